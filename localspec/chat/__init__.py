@@ -1,0 +1,1 @@
+"""A conversation: messages, thinking, storage."""

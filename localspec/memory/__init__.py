@@ -1,0 +1,1 @@
+"""What memory there is, and what a pair needs of it."""

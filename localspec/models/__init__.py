@@ -1,0 +1,1 @@
+"""Files before weights: catalogue, downloads, GGUF headers, vocabularies, pairing."""

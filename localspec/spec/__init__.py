@@ -1,0 +1,1 @@
+"""The speculative loop: token choice, drafters, draft length, engine, events, figures."""

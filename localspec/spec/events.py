@@ -1,0 +1,94 @@
+"""What the engine says while it works. The CLI, the TUI, bench and tune read the same events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from localspec.spec.stats import Stats
+
+FinishReason = Literal["stop", "length", "context", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen. Temperature 0 is argmax; the seed then changes nothing."""
+
+    temperature: float = 0.7
+    top_k: int = 40
+    """0 = all tokens."""
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_last_n: int = 64
+    """How many of the last tokens the penalties look at."""
+    seed: int = 0
+    """Names the text, with target, prompt and the other fields. The draft does not enter."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStatus:
+    """Whether drafting is on, and if not, why not."""
+
+    state: Literal["on", "off"]
+    reason: str = ""
+    """Empty when on; otherwise one short sentence, without a full stop."""
+    name: str = ""
+    """What drafts: the file name of a draft model, `lookup`, or empty when none was asked for."""
+    n_draft: int = 0
+    """Draft length in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The text that one token released.
+
+    The text of a token can be empty (half a character, the start of a possible stop string); it then comes with a
+    later piece, so that the joined texts always equal the whole answer.
+    """
+
+    token_id: int
+    text: str
+    drafted: bool
+    """True for an accepted draft token, False for the target's own (bonus) token."""
+    thinking: bool = False
+    """True inside the model's thinking; tags themselves are not text."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """Prompt evaluation: `done` of `total` tokens are in the target's cache, `reused` were there before."""
+
+    done: int
+    total: int
+    reused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft and one verify, with the answer's counters so far."""
+
+    pieces: tuple[Piece, ...]
+    stats: Stats
+    draft: DraftStatus
+    context_used: int
+    context_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of an answer. `text` is the answer without the thinking."""
+
+    reason: FinishReason
+    text: str
+    thinking: str
+    token_ids: tuple[int, ...]
+    stats: Stats
+    draft: DraftStatus
+    context_used: int
+    context_size: int
+
+
+EngineEvent = PromptProgress | Round | Finished
