@@ -13,7 +13,7 @@ Words (the field's):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MAX_POSITIONS = 64  # positions counted apart; the totals count every position
 
@@ -108,3 +108,59 @@ class Stats:
             "verify_s": self.verify_s,
             "other_s": self.other_s,
         }
+
+
+@dataclass(slots=True)
+class Counters:
+    """The same counters while they run."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    completion_tokens: int = 0
+    rounds: int = 0
+    drafted_rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafted_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    prompt_s: float = 0.0
+    ttft_s: float = 0.0
+    decode_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    other_s: float = 0.0
+
+    def add_round(self, drafted: int, accepted: int) -> None:
+        """Count a round that verified `drafted` tokens and accepted the first `accepted` of them."""
+        self.rounds += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        self.drafted_rounds += drafted > 0
+        counted = min(drafted, MAX_POSITIONS)
+        while len(self.drafted_at) < counted:
+            self.drafted_at.append(0)
+            self.accepted_at.append(0)
+        for index in range(counted):
+            self.drafted_at[index] += 1
+            self.accepted_at[index] += index < accepted
+
+    def snapshot(self) -> Stats:
+        """The counters so far."""
+        return Stats(
+            prompt_tokens=self.prompt_tokens,
+            reused_tokens=self.reused_tokens,
+            completion_tokens=self.completion_tokens,
+            rounds=self.rounds,
+            drafted_rounds=self.drafted_rounds,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            drafted_at=tuple(self.drafted_at),
+            accepted_at=tuple(self.accepted_at),
+            prompt_s=self.prompt_s,
+            ttft_s=self.ttft_s,
+            decode_tokens=max(self.completion_tokens - 1, 0),
+            decode_s=self.decode_s,
+            draft_s=self.draft_s,
+            verify_s=self.verify_s,
+            other_s=self.other_s,
+        )

@@ -1,0 +1,288 @@
+"""A model's cache and the evaluation of tokens into it."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from localspec.errors import DecodeError, LoadError, UsageError
+from localspec.llama.backend import KV_TYPES
+from localspec.llama.log import NativeLog
+from localspec.llama.model import Model
+
+Outputs = Literal["none", "last", "all"]
+
+_FLASH_AUTO, _FLASH_ON = -1, 1
+_CHUNK_SECONDS = 0.12  # a stop is looked at between chunks of a prompt
+_FIRST_CHUNK = 32
+
+
+class Context:
+    """One conversation's cache in one model: a list of evaluated tokens that can be extended and cut.
+
+    Only `max_outputs` rows of logits exist, whatever the batch or the context: a row of a 248,320-token vocabulary is
+    1 MB, and llama.cpp would reserve a whole batch of them.
+
+    Args:
+        model: The loaded weights.
+        n_ctx: Cells of the cache.
+        n_batch: Tokens per evaluation.
+        max_outputs: Rows of logits that one evaluation can give.
+        snapshots: States that a recurrent or hybrid model keeps for taking tokens back (`n_rs_seq`).
+        branches: Room for a second line of tokens (see `fork`).
+        kv_type: A key of `KV_TYPES`.
+        threads: For single tokens and small batches, and for prompts.
+        log: Where the reason of a failure is found.
+
+    Raises:
+        UsageError: Unknown `kv_type`.
+        LoadError: llama.cpp could not make the context.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n_ctx: int,
+        n_batch: int = 512,
+        max_outputs: int = 1,
+        snapshots: int = 0,
+        branches: bool = False,
+        kv_type: str = "f16",
+        threads: int = 1,
+        log: NativeLog | None = None,
+    ) -> None:
+        if kv_type not in KV_TYPES:
+            raise UsageError(f"There is no cache type {kv_type!r}.", why=f"Known: {', '.join(KV_TYPES)}.")
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = n_ctx
+        params.n_batch = params.n_ubatch = n_batch
+        params.n_seq_max = 2 if branches else 1
+        params.kv_unified = True  # branches share the cells that they have in common
+        params.n_rs_seq = snapshots if model.has_state else 0
+        params.n_outputs_max = max(max_outputs, params.n_seq_max)
+        params.n_threads = params.n_threads_batch = threads
+        params.type_k = params.type_v = KV_TYPES[kv_type]
+        quantised = kv_type not in ("f32", "f16", "bf16")
+        params.flash_attn_type = _FLASH_ON if quantised else _FLASH_AUTO  # a quantised V cache needs it
+        params.swa_full = True  # a small window cache cannot take rejected tokens back
+        params.no_perf = True
+        if log is not None:
+            log.forget_errors()
+        self._handle = llama_cpp.llama_init_from_model(model.handle, params)
+        if not self._handle:
+            raise _context_error(model, n_ctx, kv_type, log)
+        self._log = log
+        self._model = model
+        self._memory = llama_cpp.llama_get_memory(self._handle)
+        self.n_vocab = model.vocab.n_tokens
+        self.n_ctx = min(n_ctx, int(llama_cpp.llama_n_ctx(self._handle)))  # llama.cpp rounds up to 256
+        self.n_batch = int(llama_cpp.llama_n_batch(self._handle))
+        self.max_outputs = max_outputs
+        self.snapshots = int(llama_cpp.llama_n_rs_seq(self._handle))
+        self.has_state = model.has_state
+        self._length = [0, 0]
+        self._undo = 0  # how many of the last tokens a state can take back
+        self._batches = [_Batch(self.n_batch, sequence) for sequence in range(params.n_seq_max)]
+        self._branch = 0
+        self._rows: dict[int, npt.NDArray[np.float32]] = {}
+        self._n_outputs = 0
+        self.evaluated = 0
+        """Tokens evaluated since the context was made."""
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return self._length[self._branch]
+
+    @property
+    def room(self) -> int:
+        """Free cells."""
+        return self.n_ctx - self.length
+
+    def decode(self, tokens: Sequence[int], outputs: Outputs) -> None:
+        """Evaluate tokens behind what is in the cache.
+
+        Args:
+            tokens: 1 to `n_batch` ids.
+            outputs: Which of them get a row of logits.
+
+        Raises:
+            DecodeError: llama.cpp failed. The cache then holds what it held before, or nothing when even that is
+                not certain (`length` tells).
+        """
+        count = len(tokens)
+        wanted = {"none": 0, "last": 1, "all": count}[outputs]
+        if not 0 < count <= self.n_batch or wanted > self.max_outputs:
+            raise UsageError(f"A batch of {count} tokens with {wanted} outputs does not fit this context.")
+        start = self.length
+        batch = self._batches[self._branch]
+        batch.fill(tokens, start, wanted)
+        if self._log is not None:
+            self._log.forget_errors()
+        status = llama_cpp.llama_decode(self._handle, batch.native)
+        if status != 0:
+            self._restore(start)
+            raise _decode_error(status, count, start, self.n_ctx, self._log)
+        self._length[self._branch] = start + count
+        self._n_outputs = wanted
+        self.evaluated += count
+        # Snapshots are written for the tokens of this batch only; older ones are stale though llama.cpp offers them.
+        self._undo = min(self.snapshots, count - 1)
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """Rows of the last `decode`, shape (outputs, n_vocab); a view that the next `decode` overwrites.
+
+        Raises:
+            DecodeError: There are none.
+        """
+        pointer = llama_cpp.llama_get_logits(self._handle)
+        if not pointer or not self._n_outputs:
+            raise DecodeError("llama.cpp gave no logits.", why="The last evaluation asked for none.")
+        address = ctypes.addressof(pointer.contents)
+        rows = self._rows.get(address)
+        if rows is None or len(rows) < self._n_outputs:
+            rows = np.ctypeslib.as_array(pointer, shape=(self._n_outputs, self.n_vocab))
+            self._rows = {address: rows}
+        return rows[: self._n_outputs]
+
+    def extend(self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> Iterator[int]:
+        """Evaluate many tokens in chunks of about a tenth of a second each, so that a stop is heard.
+
+        The last token gets its row of logits.
+
+        Args:
+            tokens: Any number of ids.
+            cancelled: Asked before each chunk; what is evaluated by then stays.
+
+        Yields:
+            The number of tokens done, after each chunk.
+
+        Raises:
+            DecodeError: llama.cpp failed.
+        """
+        done, size = 0, min(_FIRST_CHUNK, self.n_batch)
+        while done < len(tokens) and not cancelled():
+            chunk = tokens[done : done + size]
+            began = time.perf_counter()
+            self.decode(chunk, "last" if done + len(chunk) == len(tokens) else "none")
+            llama_cpp.llama_synchronize(self._handle)
+            took = time.perf_counter() - began
+            done += len(chunk)
+            yield done
+            if took < _CHUNK_SECONDS / 2:
+                size = min(2 * size, self.n_batch)
+            elif took > 2 * _CHUNK_SECONDS:
+                size = max(size // 2, 1)
+
+    def truncate(self, length: int) -> bool:
+        """Keep the first `length` tokens.
+
+        Returns:
+            False when the memory cannot take the others back; nothing has changed then. A recurrent state goes back
+            only within the last evaluated batch, at most `snapshots` tokens, and once.
+        """
+        back = self.length - length
+        if back <= 0:
+            return True
+        if length > 0 and self.has_state and back > self._undo:
+            return False
+        if not llama_cpp.llama_memory_seq_rm(self._memory, self._branch, length, -1):
+            return False
+        self._length[self._branch] = length
+        self._undo = 0
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        llama_cpp.llama_memory_clear(self._memory, True)
+        self._length = [0, 0]
+        self._undo = 0
+        self._branch = 0
+
+    def fork(self) -> None:
+        """Go on in a copy of the cache; `join` drops it. The first line keeps its state, whatever the copy does."""
+        llama_cpp.llama_memory_seq_cp(self._memory, 0, 1, -1, -1)
+        self._length[1] = self._length[0]
+        self._branch = 1
+
+    def join(self) -> None:
+        """Drop the copy and go on where `fork` was called."""
+        if self._branch:
+            llama_cpp.llama_memory_seq_rm(self._memory, 1, -1, -1)
+            self._branch = 0
+            self._undo = 0
+
+    def close(self) -> None:
+        """Give the memory back. Closing twice is fine."""
+        if self._handle is not None:
+            self._rows = {}
+            for batch in self._batches:
+                batch.free()
+            llama_cpp.llama_free(self._handle)
+            self._handle = None
+
+    def _restore(self, length: int) -> None:
+        # After a failure llama.cpp may have kept a part of the batch.
+        self._n_outputs = 0
+        self._undo = 0
+        if self.has_state or not llama_cpp.llama_memory_seq_rm(self._memory, self._branch, length, -1):
+            self.clear()
+
+
+class _Batch:
+    """llama.cpp's batch of one sequence, filled through arrays."""
+
+    def __init__(self, size: int, sequence: int) -> None:
+        self.native = llama_cpp.llama_batch_init(size, 0, 1)
+        as_array = np.ctypeslib.as_array
+        self._tokens = as_array(self.native.token, shape=(size,))
+        self._positions = as_array(self.native.pos, shape=(size,))
+        self._outputs = as_array(self.native.logits, shape=(size,))
+        as_array(self.native.n_seq_id, shape=(size,))[:] = 1
+        for index in range(size):
+            self.native.seq_id[index][0] = sequence
+        self._steps = np.arange(size, dtype=np.int32)
+
+    def fill(self, tokens: Sequence[int], start: int, outputs: int) -> None:
+        """Set ids and positions; the last `outputs` tokens get logits."""
+        count = len(tokens)
+        self.native.n_tokens = count
+        self._tokens[:count] = tokens
+        np.add(self._steps[:count], start, out=self._positions[:count])
+        self._outputs[:count] = 0
+        self._outputs[count - outputs : count] = 1
+
+    def free(self) -> None:
+        """Give the memory back."""
+        llama_cpp.llama_batch_free(self.native)
+
+
+def _context_error(model: Model, n_ctx: int, kv_type: str, log: NativeLog | None) -> LoadError:
+    line = log.last_error if log is not None else ""
+    if kv_type not in ("f32", "f16", "bf16") and ("block size" in line or "lash" in line or "quantized" in line):
+        return LoadError(
+            f"{model.path.name} cannot have a {kv_type} cache.",
+            why=f"A quantised cache needs flash attention and fitting head sizes; llama.cpp said: {line}.",
+            hint="localspec run --kv f16",
+        )
+    return LoadError(
+        f"No context of {n_ctx} tokens could be made for {model.path.name}.",
+        why=f"llama.cpp said: {line or 'nothing; memory is the usual reason'}.",
+        hint=f"localspec run --ctx {max(n_ctx // 2, 256)}",
+    )
+
+
+def _decode_error(status: int, count: int, start: int, n_ctx: int, log: NativeLog | None) -> DecodeError:
+    line = log.last_error if log is not None else ""
+    meaning = {1: "no free cells were left in the cache", 2: "it was aborted", -1: "the batch was refused"}
+    return DecodeError(
+        f"llama.cpp could not evaluate {count} tokens at position {start} of {n_ctx} (status {status}).",
+        why=f"It said: {line}." if line else f"Meaning: {meaning.get(status, 'computing failed')}.",
+    )

@@ -1,0 +1,112 @@
+"""A loaded GGUF file and its vocabulary."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+from localspec.errors import LoadError
+from localspec.llama import backend
+from localspec.llama.log import NativeLog
+from localspec.llama.tokens import Vocab
+
+
+class Model:
+    """Weights in memory. Close it; using it afterwards is an error.
+
+    Args:
+        path: The GGUF file (its first part, when it is split).
+        gpu_layers: Layers to put on the GPU; -1 = all.
+        log: Where the reason of a failure is found.
+        progress: Called with 0..1 while loading; returning False stops.
+
+    Raises:
+        LoadError: llama.cpp refused the file, or `progress` stopped it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        gpu_layers: int = -1,
+        log: NativeLog | None = None,
+        progress: Callable[[float], bool] | None = None,
+    ) -> None:
+        backend.start()
+        self.path = path
+        self._handle: Any = None
+        stopped = False
+
+        def on_progress(fraction: float, _user_data: object) -> bool:
+            nonlocal stopped
+            if progress is not None and not progress(fraction):
+                stopped = True
+            return not stopped
+
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 1_000_000
+        callback = llama_cpp.llama_progress_callback(on_progress)
+        params.progress_callback = callback
+        if log is not None:
+            log.forget_errors()
+        self._handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        if not self._handle:
+            if stopped:
+                raise LoadError(f"Loading {path.name} was stopped.")
+            versions = backend.versions()
+            raise LoadError(
+                f"llama.cpp could not load {path.name}.",
+                why=_reason(log, f"This is llama-cpp-python {versions['llama-cpp-python']}"),
+                hint="pip install -U llama-cpp-python",
+            )
+        self.vocab = Vocab(llama_cpp.llama_model_get_vocab(self._handle))
+        self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(self._handle))
+        self.is_hybrid = bool(llama_cpp.llama_model_is_hybrid(self._handle))
+        self.n_ctx_train = int(llama_cpp.llama_model_n_ctx_train(self._handle))
+        self.n_layer = int(llama_cpp.llama_model_n_layer(self._handle))
+        self.n_params = int(llama_cpp.llama_model_n_params(self._handle))
+        self.size_bytes = int(llama_cpp.llama_model_size(self._handle))
+
+    @property
+    def handle(self) -> Any:
+        """The native pointer.
+
+        Raises:
+            LoadError: The model was closed.
+        """
+        if self._handle is None:
+            raise LoadError(f"{self.path.name} was closed.")
+        return self._handle
+
+    @property
+    def has_state(self) -> bool:
+        """Recurrent layers: the memory holds a state that cannot be cut like a list of cells."""
+        return self.is_recurrent or self.is_hybrid
+
+    def metadata(self, key: str) -> str | None:
+        """A value of the file's metadata, as text."""
+        size = 256
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            length = llama_cpp.llama_model_meta_val_str(self.handle, key.encode(), buffer, size)
+            if length < 0:
+                return None
+            if length < size:
+                return buffer.value.decode("utf-8", "replace")
+            size = length + 1
+
+    def close(self) -> None:
+        """Give the memory back. Closing twice is fine."""
+        if self._handle is not None:
+            llama_cpp.llama_model_free(self._handle)
+            self._handle = None
+
+
+def _reason(log: NativeLog | None, otherwise: str) -> str:
+    line = log.last_error if log is not None else ""
+    return f"llama.cpp said: {line}." if line else f"{otherwise}."

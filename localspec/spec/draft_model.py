@@ -1,0 +1,115 @@
+"""The `model` drafter: a second, smaller GGUF of the same vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from localspec.llama.context import Context
+from localspec.spec.drafter import Draft, Drafter, common_prefix
+from localspec.spec.sampling import Sampler
+
+
+class ModelDrafter(Drafter):
+    """Drafts with a model, one token after the other.
+
+    Its cache follows the accepted text. Rejected tokens are cut off where the memory is a list of cells. A recurrent
+    state cannot be cut behind single steps (llama.cpp keeps snapshots of the last batch only, and does not notice), so
+    such a model drafts in a fork of its memory, and the accepted tokens are evaluated once more as one batch.
+
+    Args:
+        context: The draft model's context; the caller closes it and its model. A context with state needs
+            `branches=True`.
+        name: Shown on screen.
+        n_vocab: Size of the target's vocabulary; ids beyond it are never proposed.
+    """
+
+    def __init__(self, context: Context, *, name: str, n_vocab: int) -> None:
+        self.name = name
+        self.max_draft = context.n_ctx
+        self._context = context
+        self._n_vocab = min(n_vocab, context.n_vocab)
+        self._cached: list[int] = []  # ids in the context's cache
+        self._known = 0  # how many of them are known to agree with the conversation
+        self._full = False
+
+    @property
+    def off_reason(self) -> str:
+        return f"context of the draft ({self._context.n_ctx} tokens) is full" if self._full else ""
+
+    def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
+        self._known = 0
+        self._full = len(ids) > self._context.n_ctx
+        self._follow(ids)
+        if self._full:
+            return
+        # The last id is left to `draft`, which needs its logits.
+        missing = list(ids[len(self._cached) : -1])
+        if missing:
+            self._evaluate(missing, cancelled)
+
+    def draft(self, ids: Sequence[int], k: int, sampler: Sampler) -> Draft:
+        self._follow(ids)
+        context = self._context
+        k = min(k, context.n_ctx - len(ids) + 1)
+        self._full = k < 1
+        if self._full:
+            return Draft()
+        pending = list(ids[len(self._cached) :])
+        self._evaluate(pending, lambda: False)
+        self._known = len(self._cached)
+        history = list(ids) if sampler.sampling.penalty_last_n else []
+        tokens: list[int] = []
+        probabilities: list[float] = []
+        margins: list[float] = []
+        if context.has_state and k > 1:
+            context.fork()
+        try:
+            while True:
+                row = context.logits()[-1][: self._n_vocab]
+                choice = sampler.propose(row, len(ids) + len(tokens), history)
+                tokens.append(choice.token)
+                probabilities.append(choice.probability)
+                margins.append(choice.margin)
+                if len(tokens) == k:
+                    break
+                history.append(choice.token)
+                context.decode([choice.token], "last")
+                if not context.has_state:
+                    self._cached.append(choice.token)
+        finally:
+            if context.has_state:
+                context.join()
+        return Draft(tuple(tokens), tuple(probabilities), tuple(margins))
+
+    def accept(self, ids: Sequence[int]) -> None:
+        self._follow(ids)
+
+    def clear(self) -> None:
+        self._context.clear()
+        self._cached.clear()
+        self._known = 0
+        self._full = False
+
+    def _follow(self, ids: Sequence[int]) -> None:
+        """Cut the cache to what it has in common with `ids`, less the last one, whose logits are needed again."""
+        agreed = common_prefix(self._cached, ids, self._known)
+        keep = min(agreed, len(ids) - 1)
+        if keep < len(self._cached):
+            if self._context.truncate(keep):
+                del self._cached[keep:]
+            else:
+                self.clear()
+        self._known = min(self._known, len(self._cached))
+
+    def _evaluate(self, tokens: list[int], cancelled: Callable[[], bool]) -> None:
+        before = self._context.length
+        try:
+            for _ in self._context.extend(tokens, cancelled):
+                pass
+        finally:
+            done = self._context.length - before
+            if done >= 0:
+                self._cached.extend(tokens[:done])
+            else:  # a failure emptied the cache
+                self._cached.clear()
+                self._known = 0

@@ -1,0 +1,98 @@
+"""What every drafter is: ids in, proposed ids out.
+
+A drafter is also a stock `LlamaDraftModel`, so each works in `llama_cpp.Llama(draft_model=...)`. The engine uses the wider
+contract below, which lets a drafter keep its own cache in step with the accepted text.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.llama.backend import LlamaDraftModel
+from localspec.spec.events import Sampling
+from localspec.spec.sampling import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A proposal. `probabilities` and `margins` are empty for a drafter that has none."""
+
+    tokens: tuple[int, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    """What the drafter gave each proposed token, in its own shaped distribution."""
+    margins: tuple[float, ...] = ()
+    """Best minus second best perturbed score of each proposed token."""
+
+
+class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
+    """Proposes the next tokens of a conversation."""
+
+    name: str = ""
+    """Shown on screen."""
+    max_draft: int = 64
+    """The longest proposal it can make."""
+    n_draft_alone: int = 8
+    """Draft length inside a stock `Llama`, which does not name one."""
+
+    @property
+    def off_reason(self) -> str:
+        """Why it cannot propose just now, empty when it can."""
+        return ""
+
+    @abstractmethod
+    def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Take note of a conversation that may differ from the last one anywhere.
+
+        Args:
+            ids: The target's ids; the last one is not in the target's cache yet.
+            cancelled: Ends the work early; the rest is done by the next `draft`.
+        """
+
+    @abstractmethod
+    def draft(self, ids: Sequence[int], k: int, sampler: Sampler) -> Draft:
+        """Propose at most k tokens behind `ids`.
+
+        Args:
+            ids: The conversation so far: what `begin` saw, plus accepted tokens.
+            k: At least 1.
+            sampler: Chooses with the noise of the target; see `Sampler.for_draft`.
+        """
+
+    def accept(self, ids: Sequence[int]) -> None:  # noqa: B027  # a drafter without memory has nothing to do
+        """The accepted conversation after a round; drop what goes beyond it.
+
+        Args:
+            ids: All accepted ids.
+        """
+
+    def clear(self) -> None:  # noqa: B027
+        """Forget the conversation."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give memory back."""
+
+    def __call__(self, input_ids: npt.NDArray[np.intc], /, **kwargs: Any) -> npt.NDArray[np.intc]:
+        """The stock contract: propose greedily behind `input_ids`, shape (n,)."""
+        ids: list[int] = input_ids.tolist()
+        self.begin(ids)
+        draft = self.draft(ids, self.n_draft_alone, _GREEDY)
+        self.accept(ids)
+        return np.asarray(draft.tokens, dtype=np.intc)
+
+
+_GREEDY = Sampler(Sampling(temperature=0.0))
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int], start: int = 0) -> int:
+    """Length of the common prefix of two id lists that are known to agree up to `start`."""
+    end = min(len(a), len(b))
+    for index in range(start, end):
+        if a[index] != b[index]:
+            return index
+    return end

@@ -1,0 +1,278 @@
+"""The choice of a token: shared noise.
+
+A model's choice at position p is argmax over its shaped distribution of log prob(x) + g(seed, p, x), where g is Gumbel
+noise from a counter-based hash. The maximum of Gumbel-perturbed log probabilities is an exact sample of the
+distribution; since g depends on nothing but seed, position and id, the target's choices do not depend on the drafter,
+and a drafter that uses the same noise agrees far more often than by chance (Daliri, Musco and Suresh, "Coupling without
+Communication and Drafter-Invariant Speculative Decoding", 2024).
+
+Shaping, in this order: penalties, temperature, top-k, top-p, min-p. Temperature 0 is argmax, the lowest id on ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.errors import DecodeError
+from localspec.spec.events import Sampling
+
+Row = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_MASK = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15  # splitmix64's increment and multipliers
+_MUL1, _MUL2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_U_STEP, _U_MUL1, _U_MUL2 = np.uint64(_STEP), np.uint64(_MUL1), np.uint64(_MUL2)
+_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+
+# 53 random bits give noise in [-3.7, 37.5]: an id further than the span below the best log probability cannot win.
+NOISE_SPAN = 41.2
+
+_FOLD = 64  # rows that a vocabulary is folded into to find its largest entries
+
+
+def mix(value: int) -> int:
+    """Splitmix64's finaliser, a bijection of 64-bit integers."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * _MUL1) & _MASK
+    value = ((value ^ (value >> 27)) * _MUL2) & _MASK
+    return value ^ (value >> 31)
+
+
+@lru_cache(maxsize=16)
+def _seed_key(seed: int) -> int:
+    return mix(seed + _STEP)
+
+
+def uniform(seed: int, position: int, ids: Ids) -> Floats:
+    """Uniform numbers in (0, 1), a function of seed, position and id alone.
+
+    Args:
+        seed: Any integer; taken modulo 2**64.
+        position: Index of the chosen token in the target's ids, from the conversation's start.
+        ids: Token ids of the target, shape (n,).
+
+    Returns:
+        float64, shape (n,): multiples of 2**-53, offset by half of it, so that neither 0 nor 1 occurs.
+    """
+    key = mix(_seed_key(seed) + _STEP * (position + 1))
+    bits = ids.astype(np.uint64) + np.uint64(1)
+    bits *= _U_STEP
+    bits += np.uint64(key)
+    bits ^= bits >> _S30
+    bits *= _U_MUL1
+    bits ^= bits >> _S27
+    bits *= _U_MUL2
+    bits ^= bits >> _S31
+    return ((bits >> _S11).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def gumbel(seed: int, position: int, ids: Ids) -> Floats:
+    """Standard Gumbel noise for (seed, position, id); see `uniform`."""
+    noise: Floats = -np.log(-np.log(uniform(seed, position, ids)))
+    return noise
+
+
+def largest(row: Row, k: int) -> Ids:
+    """Ids of the k largest entries of a row, largest first, lower ids first on ties.
+
+    The row is folded into 64 lines; an entry among the k largest lies in one of the k columns with the largest column
+    maxima, so only 64 k entries are looked at closely.
+
+    Args:
+        row: Shape (n,).
+        k: Number of ids, at least 1.
+    """
+    n = row.shape[0]
+    columns = n // _FOLD
+    if k * 4 >= columns:
+        candidates = np.arange(n) if k >= n else np.argpartition(row, n - k)[n - k :]
+    else:
+        maxima = row[: columns * _FOLD].reshape(_FOLD, columns).max(axis=0)
+        chosen = np.argpartition(maxima, columns - k)[columns - k :]
+        candidates = (np.arange(_FOLD)[:, None] * columns + chosen[None, :]).ravel()
+        candidates = np.concatenate([candidates, np.arange(columns * _FOLD, n)])
+        values = row[candidates]
+        candidates = candidates[np.argpartition(values, len(values) - k)[len(values) - k :]]
+    candidates = np.sort(candidates)
+    order = np.argsort(-row[candidates], kind="stable")
+    return candidates[order].astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A chosen token with what its model thought of it."""
+
+    token: int
+    probability: float
+    """In the shaped distribution; at temperature 0, in the one of temperature 1 over the same candidates."""
+    margin: float
+    """Best minus second best perturbed score; at temperature 0, of the logits."""
+
+
+class Sampler:
+    """Chooses tokens from rows of logits. Holds no state: the same arguments give the same token.
+
+    Args:
+        sampling: The settings.
+    """
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self._penalises = (
+            sampling.repeat_penalty != 1.0
+            or sampling.presence_penalty != 0.0
+            or sampling.frequency_penalty != 0.0
+        ) and sampling.penalty_last_n != 0
+
+    def for_draft(self) -> Sampler:
+        """The drafter's sampler: the same noise and truncation, a little colder, which agrees more often."""
+        settings = self.sampling
+        factor = 0.8 if settings.top_p >= 0.95 and settings.temperature >= 1.0 else 0.9
+        return Sampler(replace(settings, temperature=settings.temperature * factor))
+
+    def choose(self, row: Row, position: int, history: Sequence[int]) -> int:
+        """The model's choice.
+
+        Args:
+            row: Logits, shape (n_vocab,). Left as it was.
+            position: Index of the token to choose in the target's ids.
+            history: All ids before it (the penalties look at the last of them).
+
+        Raises:
+            DecodeError: The logits are not numbers.
+        """
+        saved = self._penalise(row, history)
+        try:
+            if self.sampling.temperature <= 0:
+                return _checked_argmax(row)
+            ids, scores = self._shape(row)
+            if len(ids) == 1:
+                return int(ids[0])
+            scores += gumbel(self.sampling.seed, position, ids)
+            return int(ids[scores.argmax()])
+        finally:
+            _restore(row, saved)
+
+    def propose(self, row: Row, position: int, history: Sequence[int]) -> Choice:
+        """The choice together with its probability and margin, for the drafter; see `choose`."""
+        saved = self._penalise(row, history)
+        try:
+            greedy = self.sampling.temperature <= 0
+            if greedy:
+                ids = largest(row, min(max(self.sampling.top_k, 2), 40))
+                scores = row[ids].astype(np.float64)
+            else:
+                ids, scores = self._shape(row)
+            weights = np.exp(scores - scores[0])
+            if not greedy:
+                scores = scores + gumbel(self.sampling.seed, position, ids)
+            best = int(scores.argmax())
+            margin = float("inf")
+            if len(ids) > 1:
+                others = np.delete(scores, best)
+                margin = float(scores[best] - others.max())
+            return Choice(int(ids[best]), float(weights[best] / weights.sum()), margin)
+        finally:
+            _restore(row, saved)
+
+    def distribution(self, row: Row, history: Sequence[int] = ()) -> tuple[Ids, Floats]:
+        """The shaped distribution: ids and probabilities, largest first."""
+        saved = self._penalise(row, history)
+        try:
+            if self.sampling.temperature <= 0:
+                return np.array([_checked_argmax(row)]), np.ones(1)
+            ids, scores = self._shape(row)
+            weights = np.exp(scores - scores[0])
+            return ids, weights / weights.sum()
+        finally:
+            _restore(row, saved)
+
+    def _shape(self, row: Row) -> tuple[Ids, Floats]:
+        """Ids that survive truncation, largest first, with logits / temperature (float64)."""
+        settings = self.sampling
+        n = row.shape[0]
+        k = min(settings.top_k, n) if settings.top_k > 0 else n
+        if k < n:
+            ids = largest(row, k)
+            scores = row[ids].astype(np.float64)
+            _check(scores[0])
+            scores /= settings.temperature
+        else:
+            ids, scores = self._nucleus_candidates(row)
+        if settings.top_p < 1.0 or settings.min_p > 0.0:
+            weights = np.exp(scores - scores[0])
+            keep = len(ids)
+            if settings.top_p < 1.0:
+                before = np.cumsum(weights)
+                total = before[-1] if k < n else self._total_weight(row, float(scores[0]))
+                before -= weights
+                # The smallest set of the likeliest tokens that holds top_p; the first one always stays.
+                keep = max(int(np.searchsorted(before, settings.top_p * total, side="left")), 1)
+            if settings.min_p > 0.0:
+                keep = min(keep, max(int(np.count_nonzero(weights >= settings.min_p)), 1))
+            ids, scores = ids[:keep], scores[:keep]
+        return ids, scores
+
+    def _total_weight(self, row: Row, best: float) -> float:
+        return float(np.exp(row / np.float32(self.sampling.temperature) - np.float32(best)).sum(dtype=np.float64))
+
+    def _nucleus_candidates(self, row: Row) -> tuple[Ids, Floats]:
+        """Without top-k: as many of the largest as top-p can need, or all that the noise can lift."""
+        settings = self.sampling
+        top = float(row.max())
+        _check(top)
+        if settings.top_p < 1.0:
+            total = self._total_weight(row, top / settings.temperature)
+            count = 256
+            while count < row.shape[0]:
+                ids = largest(row, count)
+                scores = row[ids].astype(np.float64) / settings.temperature
+                if np.exp(scores - scores[0]).sum() >= settings.top_p * total:
+                    return ids, scores
+                count *= 8
+        span = NOISE_SPAN if settings.min_p <= 0 else min(NOISE_SPAN, -np.log(settings.min_p) + 1e-9)
+        ids = np.flatnonzero(row >= top - span * settings.temperature)
+        ids = ids[np.argsort(-row[ids], kind="stable")].astype(np.int64)
+        return ids, row[ids].astype(np.float64) / settings.temperature
+
+    def _penalise(self, row: Row, history: Sequence[int]) -> tuple[Ids, Row] | None:
+        """Lower the logits of recent tokens in place; returns what `_restore` needs."""
+        settings = self.sampling
+        if not self._penalises or not history:
+            return None
+        n = settings.penalty_last_n
+        recent = history[-n:] if n > 0 else history
+        ids, counts = np.unique(np.asarray(recent, dtype=np.int64), return_counts=True)
+        old = row[ids]
+        repeat = np.float32(settings.repeat_penalty)
+        new = np.where(old <= 0, old * repeat, old / repeat)
+        new -= (counts * settings.frequency_penalty + settings.presence_penalty).astype(np.float32)
+        row[ids] = new
+        return ids, old
+
+
+def _restore(row: Row, saved: tuple[Ids, Row] | None) -> None:
+    if saved is not None:
+        row[saved[0]] = saved[1]
+
+
+def _check(value: float) -> None:
+    if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124  # NaN is not itself
+        raise DecodeError(
+            "The model's output is not a number.",
+            why="The file is damaged, or this device computes it wrongly.",
+            hint="localspec run --gpu-layers 0",
+        )
+
+
+def _checked_argmax(row: Row) -> int:
+    best = int(row.argmax())
+    _check(float(row[best]))
+    return best
