@@ -9,8 +9,19 @@ from importlib import metadata
 from typing import Any, Literal
 
 import llama_cpp
-import llama_cpp._ggml as _ggml
-from llama_cpp.llama_speculative import LlamaDraftModel as LlamaDraftModel  # the contract of all drafters
+from llama_cpp import _ggml
+from llama_cpp.llama_speculative import LlamaDraftModel
+
+__all__ = [
+    "KV_TYPES",
+    "LlamaDraftModel",
+    "NativeDevice",
+    "devices",
+    "gpus",
+    "start",
+    "supports_gpu_offload",
+    "versions",
+]
 
 DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import llama_cpp
 import numpy as np
@@ -266,7 +266,9 @@ class _Batch:
 
 def _context_error(model: Model, n_ctx: int, kv_type: str, log: NativeLog | None) -> LoadError:
     line = log.last_error if log is not None else ""
-    if kv_type not in ("f32", "f16", "bf16") and ("block size" in line or "lash" in line or "quantized" in line):
+    if kv_type not in ("f32", "f16", "bf16") and (
+        "block size" in line or "lash" in line or "quantized" in line
+    ):
         return LoadError(
             f"{model.path.name} cannot have a {kv_type} cache.",
             why=f"A quantised cache needs flash attention and fitting head sizes; llama.cpp said: {line}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections import deque
@@ -76,7 +77,5 @@ _callback: Any = None  # kept alive: the C side calls it for as long as the proc
 
 def _on_log(level: int, text: bytes, _user_data: object) -> None:
     if _installed is not None:
-        try:
+        with contextlib.suppress(Exception):  # none may unwind into C
             _installed.receive(level, text.decode("utf-8", "replace"))
-        except Exception:  # noqa: BLE001, S110  # an exception must not unwind into C
-            pass

@@ -25,16 +25,19 @@ class LookupDrafter(Drafter):
         self._positions: dict[tuple[int, int], list[int]] = {}
 
     def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """See `Drafter.begin`."""
         if common_prefix(self._ids, ids) < len(self._ids):
             self.clear()
         self._add(ids)
 
     def draft(self, ids: Sequence[int], k: int, sampler: Sampler) -> Draft:
+        """See `Drafter.draft`."""
         self._add(ids)
         start = self._find()
         return Draft(tuple(self._ids[start : start + k])) if start else Draft()
 
     def clear(self) -> None:
+        """See `Drafter.clear`."""
         self._ids.clear()
         self._positions.clear()
 

@@ -34,9 +34,11 @@ class ModelDrafter(Drafter):
 
     @property
     def off_reason(self) -> str:
+        """See `Drafter.off_reason`."""
         return f"context of the draft ({self._context.n_ctx} tokens) is full" if self._full else ""
 
     def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """See `Drafter.begin`."""
         self._known = 0
         self._full = len(ids) > self._context.n_ctx
         self._follow(ids)
@@ -48,12 +50,13 @@ class ModelDrafter(Drafter):
             self._evaluate(missing, cancelled)
 
     def draft(self, ids: Sequence[int], k: int, sampler: Sampler) -> Draft:
-        self._follow(ids)
+        """See `Drafter.draft`."""
         context = self._context
         k = min(k, context.n_ctx - len(ids) + 1)
         self._full = k < 1
         if self._full:
             return Draft()
+        self._follow(ids)
         pending = list(ids[len(self._cached) :])
         self._evaluate(pending, lambda: False)
         self._known = len(self._cached)
@@ -82,9 +85,11 @@ class ModelDrafter(Drafter):
         return Draft(tuple(tokens), tuple(probabilities), tuple(margins))
 
     def accept(self, ids: Sequence[int]) -> None:
+        """See `Drafter.accept`."""
         self._follow(ids)
 
     def clear(self) -> None:
+        """See `Drafter.clear`."""
         self._context.clear()
         self._cached.clear()
         self._known = 0

@@ -1,7 +1,7 @@
 """What every drafter is: ids in, proposed ids out.
 
-A drafter is also a stock `LlamaDraftModel`, so each works in `llama_cpp.Llama(draft_model=...)`. The engine uses the wider
-contract below, which lets a drafter keep its own cache in step with the accepted text.
+A drafter is also a stock `LlamaDraftModel`, so each works in `llama_cpp.Llama(draft_model=...)`. The engine uses the
+wider contract below, which lets a drafter keep its own cache in step with the accepted text.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
             sampler: Chooses with the noise of the target; see `Sampler.for_draft`.
         """
 
-    def accept(self, ids: Sequence[int]) -> None:  # noqa: B027  # a drafter without memory has nothing to do
+    def accept(self, ids: Sequence[int]) -> None:  # a drafter without memory has nothing to do
         """The accepted conversation after a round; drop what goes beyond it.
 
         Args:
             ids: All accepted ids.
         """
 
-    def clear(self) -> None:  # noqa: B027
+    def clear(self) -> None:
         """Forget the conversation."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Give memory back."""
 
     def __call__(self, input_ids: npt.NDArray[np.intc], /, **kwargs: Any) -> npt.NDArray[np.intc]:

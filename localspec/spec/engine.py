@@ -1,9 +1,9 @@
 """The speculative loop.
 
-Each round the drafter proposes up to k tokens; the target evaluates them in one batch behind the last accepted token and
-chooses at every position for itself, with noise that depends on seed, position and id only. A drafted token is accepted
-when it equals the target's choice. So the text is the target's own, whatever was drafted, and each round yields one token
-more than it accepted.
+Each round the drafter proposes up to k tokens; the target evaluates them in one batch behind the last accepted token
+and chooses at every position for itself, with noise that depends on seed, position and id only. A drafted token is
+accepted when it equals the target's choice. So the text is the target's own, whatever was drafted, and each round
+yields one token more than it accepted.
 """
 
 from __future__ import annotations
@@ -123,21 +123,28 @@ class Engine:
             self.drafter.clear()
 
     @property
+    def _standing_reason(self) -> str:
+        """Why nothing is drafted whatever the conversation; empty when something is."""
+        if self.drafter is None:
+            return self._off_reason or "no draft was asked for"
+        if not self._draft_on:
+            return "switched off"
+        if self.n_draft_limit < 1:
+            return "this target cannot take rejected tokens back"
+        if self._n_draft == 0:
+            return "the draft length is 0"
+        return self._fault
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the drafter is asked each round. It may still have nothing to propose."""
+        return not self._standing_reason
+
+    @property
     def status(self) -> DraftStatus:
         """Whether tokens are drafted now, and why not."""
         name = self.drafter.name if self.drafter is not None else ""
-        if self.drafter is None:
-            reason = self._off_reason or "no draft was asked for"
-        elif not self._draft_on:
-            reason = "switched off"
-        elif self.n_draft_limit < 1:
-            reason = "this target cannot take rejected tokens back"
-        elif self._n_draft == 0:
-            reason = "the draft length is 0"
-        elif self._fault:
-            reason = self._fault
-        else:
-            reason = self.drafter.off_reason
+        reason = self._standing_reason or (self.drafter.off_reason if self.drafter is not None else "")
         return DraftStatus("off" if reason else "on", reason, name, 0 if reason else self._n_draft)
 
     # ------------------------------------------------------------ answering
@@ -149,7 +156,9 @@ class Engine:
         if self.drafter is not None:
             self.drafter.clear()
 
-    def generate(self, request: Request, cancelled: Callable[[], bool] = lambda: False) -> Iterator[EngineEvent]:
+    def generate(
+        self, request: Request, cancelled: Callable[[], bool] = lambda: False
+    ) -> Iterator[EngineEvent]:
         """Answer; see `localspec.spec.events`.
 
         Prefixes that the caches hold from earlier answers are not evaluated again. However this ends, the caches hold
@@ -249,7 +258,7 @@ class _Answer:
             self.reason = "cancelled"
             return
         rows = context.logits()
-        if engine.status.state == "on":
+        if engine.drafts:
             self.show_drafter(cancelled)
         pieces, _ = self.choose(rows, Draft())
         self.first_at = time.perf_counter()
@@ -289,7 +298,7 @@ class _Answer:
         k = min(engine.n_draft, self.context.room - 1)
         if self.request.max_tokens:
             k = min(k, self.request.max_tokens - len(self.token_ids) - 1)
-        if k < 1 or engine.drafter is None or engine.status.state == "off":
+        if k < 1 or engine.drafter is None or not engine.drafts:
             return Draft()
         try:
             if not self.drafter_follows:

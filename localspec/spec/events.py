@@ -45,10 +45,10 @@ class DraftStatus:
 class Piece:
     """The text that one token released.
 
-    The text of a token can be empty (half a character, the start of a possible stop string); it then comes with a
-    later piece, so that the joined texts always equal the whole answer. A token that ends the thinking and begins the
-    answer gives two pieces, and what is released at the end of the answer comes under the last token once more: both
-    repeat the `token_id`, so pieces are no count of tokens.
+    The text of a token can be empty (half a character, the start of a possible stop string); it then comes
+    with a later piece, so that the joined texts always equal the whole answer. A token that ends the thinking
+    and begins the answer gives two pieces, and what is released at the end of the answer comes under the last
+    token once more: both repeat the `token_id`, so pieces are no count of tokens.
     """
 
     token_id: int

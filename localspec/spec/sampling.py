@@ -204,14 +204,15 @@ class Sampler:
             scores = row[ids].astype(np.float64)
             _check(scores[0])
             scores /= settings.temperature
+            total = 0.0
         else:
-            ids, scores = self._nucleus_candidates(row)
+            ids, scores, total = self._untruncated(row)
         if settings.top_p < 1.0 or settings.min_p > 0.0:
             weights = np.exp(scores - scores[0])
             keep = len(ids)
             if settings.top_p < 1.0:
                 before = np.cumsum(weights)
-                total = before[-1] if k < n else self._total_weight(row, float(scores[0]))
+                total = total or before[-1]
                 before -= weights
                 # The smallest set of the likeliest tokens that holds top_p; the first one always stays.
                 keep = max(int(np.searchsorted(before, settings.top_p * total, side="left")), 1)
@@ -220,27 +221,30 @@ class Sampler:
             ids, scores = ids[:keep], scores[:keep]
         return ids, scores
 
-    def _total_weight(self, row: Row, best: float) -> float:
-        return float(np.exp(row / np.float32(self.sampling.temperature) - np.float32(best)).sum(dtype=np.float64))
+    def _untruncated(self, row: Row) -> tuple[Ids, Floats, float]:
+        """Without top-k: as many of the largest as top-p can need, or all that the noise can lift.
 
-    def _nucleus_candidates(self, row: Row) -> tuple[Ids, Floats]:
-        """Without top-k: as many of the largest as top-p can need, or all that the noise can lift."""
+        Returns:
+            Ids and scores, largest first, and the weight of the whole row relative to the first (0 = not needed).
+        """
         settings = self.sampling
         top = float(row.max())
         _check(top)
+        total = 0.0
         if settings.top_p < 1.0:
-            total = self._total_weight(row, top / settings.temperature)
+            scaled = (row - np.float32(top)) / np.float32(settings.temperature)
+            total = float(np.exp(scaled).sum(dtype=np.float64))
             count = 256
             while count < row.shape[0]:
                 ids = largest(row, count)
                 scores = row[ids].astype(np.float64) / settings.temperature
                 if np.exp(scores - scores[0]).sum() >= settings.top_p * total:
-                    return ids, scores
+                    return ids, scores, total
                 count *= 8
         span = NOISE_SPAN if settings.min_p <= 0 else min(NOISE_SPAN, -np.log(settings.min_p) + 1e-9)
         ids = np.flatnonzero(row >= top - span * settings.temperature)
         ids = ids[np.argsort(-row[ids], kind="stable")].astype(np.int64)
-        return ids, row[ids].astype(np.float64) / settings.temperature
+        return ids, row[ids].astype(np.float64) / settings.temperature, total
 
     def _penalise(self, row: Row, history: Sequence[int]) -> tuple[Ids, Row] | None:
         """Lower the logits of recent tokens in place; returns what `_restore` needs."""

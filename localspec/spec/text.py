@@ -1,9 +1,9 @@
 """From token bytes to text that can be shown: characters, thinking, stop strings.
 
-One `TextStream` reads one answer. It holds back what cannot be decided yet (half a character, the start of a tag, the
-start of a stop string) and releases it with a later token, so that whatever has been shown never has to be taken back.
-The work per token depends on the length of the token, of the tags and of the stop strings, never on the length of the
-answer.
+One `TextStream` reads one answer. It holds back what cannot be decided yet (half a character, the start of a
+tag, the start of a stop string) and releases it with a later token, so that whatever has been shown never has
+to be taken back. The work per token depends on the length of the token, of the tags and of the stop strings,
+never on the length of the answer.
 """
 
 from __future__ import annotations
@@ -26,26 +26,29 @@ class _Phase(Enum):
 class TextStream:
     r"""Turns the tokens of one answer into `Piece`s.
 
-    Text is UTF-8 decoded across token borders; bytes that are no UTF-8 become U+FFFD and what follows is kept.
+    UTF-8 is decoded across token borders; bytes that are no UTF-8 become U+FFFD and what follows is kept.
 
-    Thinking is recognised by two tags. The opening tag counts only at the very start of the answer (after white
-    space, if any), the closing tag only inside thinking: the same words further on, in a code block for example, are
-    text. Tags are never text themselves, and white space that only separates (at the start and the end of the
-    thinking, at the start of the answer after it) is dropped. Thinking that is never closed stays thinking.
+    Thinking is recognised by two tags. The opening tag counts only at the very start of the answer (after
+    white space, if any), the closing tag only inside thinking: the same words further on, in a code block for
+    example, are text. Tags are never text themselves, and white space that only separates (at the start and
+    the end of the thinking, at the start of the answer after it) is dropped. Thinking that is never closed
+    stays thinking.
 
-    Stop strings are looked for in the answer only: they describe where the *answer* ends (`"\nUser:"`, a closing
-    fence), and a model that weighs such a line while it thinks would otherwise end without an answer. Of several stop
-    strings the one that starts first wins, whatever the token borders; the text from there on is dropped.
+    Stop strings are looked for in the answer only: they describe where the *answer* ends (`"\nUser:"`, a
+    closing fence), and a model that weighs such a line while it thinks would otherwise end without an answer.
+    Of several stop strings the one that starts first wins, whatever the token borders; the text from there on
+    is dropped.
 
     Args:
         stop: Stop strings. Empty ones are ignored.
-        tags: Opening and closing tag of the model's thinking, or None for a model that does not think. White space
-            around them does not count.
-        in_thinking: True when the prompt already ends with the opening tag. A model that repeats the tag is forgiven.
+        tags: Opening and closing tag of the model's thinking, or None for a model that does not think. White
+            space around them does not count.
+        in_thinking: True when the prompt already ends with the opening tag. A model that repeats the tag is
+            forgiven.
 
     Attributes:
-        stopped: True when a stop string was completed. The engine must end the answer then. `flush` can set it too:
-            the text `ab` is stopped by `b` only when it is sure that `abc`, another stop string, does not come.
+        stopped: True when a stop string was completed; the engine must end the answer then. `flush` can set
+            it too: with the stop strings `abc` and `b`, the text `ab` is cut only when no `c` can come.
 
     Raises:
         ValueError: A tag is empty, or `in_thinking` is set without tags.
@@ -85,7 +88,7 @@ class TextStream:
 
     @property
     def in_thinking(self) -> bool:
-        """True while the model thinks: the next text belongs to the thinking, unless the closing tag comes."""
+        """True while the model thinks: what comes next is thinking, unless it is the closing tag."""
         return self._phase is _Phase.THINKING or (self._phase is _Phase.OPENING and self._prompted)
 
     def push(self, token_id: int, data: bytes, drafted: bool) -> tuple[Piece, ...]:
@@ -93,8 +96,8 @@ class TextStream:
 
         Args:
             token_id: The token's id, passed on in the pieces.
-            data: The token's bytes, as they are in the vocabulary. Tags need their text here, even where they are
-                control tokens.
+            data: The token's bytes, as they are in the vocabulary. Tags need their text here, even where they
+                are control tokens.
             drafted: True for an accepted draft token.
 
         Returns:
@@ -133,7 +136,8 @@ class TextStream:
             elif self._phase is _Phase.AFTER:
                 rest = self._read_after(rest)
             else:
-                rest = self._read_answer(rest, last)
+                self._read_answer(rest, last)
+                rest = None
         if self._last is None:
             return ()
         token_id, drafted = self._last
@@ -205,7 +209,11 @@ class TextStream:
 
 
 def _open_end(text: str, words: tuple[str, ...]) -> int:
-    """Where the longest tail of `text` starts that one of `words` begins with but goes beyond; else its length."""
+    """Where the longest tail of `text` starts that is the beginning, but not the whole, of one of `words`.
+
+    Returns:
+        The index of the tail; the length of the text when there is none.
+    """
     longest = max(map(len, words))
     for start in range(max(0, len(text) - longest + 1), len(text)):
         tail = text[start:]

@@ -1,0 +1,297 @@
+"""From a `Load` command to an engine that can answer. Runs in the engine's process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from localspec import __version__
+from localspec.errors import LoadError, LocalspecError
+from localspec.llama import backend
+from localspec.llama.context import Context
+from localspec.llama.log import NativeLog
+from localspec.llama.model import Model
+from localspec.llama.template import ChatTemplate
+from localspec.memory import devices
+from localspec.memory.plan import Plan, plan
+from localspec.models.gguf import Header, read_header
+from localspec.spec.draft_lookup import LookupDrafter
+from localspec.spec.draft_model import ModelDrafter
+from localspec.spec.drafter import Drafter
+from localspec.spec.engine import Engine
+from localspec.worker.protocol import DraftSpec, Event, Load, LoadProgress, MemoryUse, ModelInfo, Ready
+
+MAX_DRAFT = 16
+"""The longest draft that a target with a plain cache can be asked to verify later on (`/n-draft`)."""
+
+_HARMLESS_NOTE_LAYERS = 1  # with one layer or none on the GPU nobody asked for a GPU
+
+
+@dataclass(slots=True)
+class Loaded:
+    """Everything that one pair holds open."""
+
+    engine: Engine
+    template: ChatTemplate
+    ready: Ready
+    models: list[Model] = field(default_factory=list)
+    contexts: list[Context] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Give all memory back: contexts before their models."""
+        for context in self.contexts:
+            context.close()
+        for model in self.models:
+            model.close()
+
+
+class Loader:
+    """Loads one pair.
+
+    Args:
+        command: What to load.
+        log: llama.cpp's log.
+        send: Receives `LoadProgress`.
+        cancelled: Asked while weights are read.
+    """
+
+    def __init__(
+        self, command: Load, log: NativeLog, send: Callable[[Event], None], cancelled: Callable[[], bool]
+    ) -> None:
+        self._command = command
+        self._log = log
+        self._send = send
+        self._cancelled = cancelled
+        self._models: list[Model] = []
+        self._contexts: list[Context] = []
+        self._notes: list[str] = []
+        self._threads = command.threads or default_threads()
+
+    def load(self) -> Loaded:
+        """Load target and draft.
+
+        Raises:
+            LocalspecError: The target cannot be used. A draft that cannot be used is left out, and the status says why.
+        """
+        try:
+            return self._load()
+        except BaseException:
+            self._close()
+            raise
+
+    def _load(self) -> Loaded:
+        command = self._command
+        header = read_header(Path(command.target))
+        header.require_model("target")
+        draft_header, off_reason = self._draft_header(command.draft)
+        n_ctx = min(command.n_ctx or header.n_ctx_train, header.n_ctx_train or command.n_ctx) or 4096
+        if command.n_ctx > n_ctx:
+            self._notes.append(f"The context is {n_ctx} tokens, what {header.path.name} was trained for.")
+        if command.draft.kind != "none" and _has_state(header) and not header.supports_rollback:
+            off_reason = f"{header.architecture} targets cannot take rejected tokens back"
+            draft_header = None
+        drafts = not off_reason and command.draft.kind != "none"
+        snapshots = max(command.n_draft, 1) if drafts and _has_state(header) else 0
+        memory_plan = self._plan(header, draft_header, n_ctx, snapshots)
+        if draft_header is not None and not memory_plan.keep_draft:
+            draft_header, drafts = None, False
+            off_reason = "target and draft do not fit into memory together"
+
+        target = self._model(header, memory_plan.gpu_layers, "target")
+        context = self._context(
+            target,
+            n_ctx,
+            max_outputs=1 + max(MAX_DRAFT, command.n_draft) if drafts else 1,
+            snapshots=snapshots,
+        )
+        drafter, draft_model = None, None
+        if drafts:
+            try:
+                drafter, draft_model = self._drafter(
+                    draft_header, target, n_ctx, memory_plan.draft_gpu_layers
+                )
+            except LocalspecError as error:
+                if self._cancelled():
+                    raise
+                off_reason = f"the draft could not be loaded: {error.message.rstrip('.')}"
+        self._send(LoadProgress("warmup", 0.0, header.path.name))
+        _warm_up(self._contexts, target)
+        self._send(LoadProgress("warmup", 1.0, header.path.name))
+        engine = Engine(
+            context, target.vocab, drafter=drafter, n_draft=command.n_draft, off_reason=off_reason
+        )
+        template = self._template(target, header)
+        ready = Ready(
+            target=self._info(target, header, memory_plan.gpu_layers, "target", memory_plan),
+            draft_model=self._info(
+                draft_model, draft_header, memory_plan.draft_gpu_layers, "draft", memory_plan
+            )
+            if draft_model is not None and draft_header is not None
+            else None,
+            draft=engine.status,
+            context_size=context.n_ctx,
+            threads=self._threads,
+            memory=memory_use(),
+            knows_thinking=template.knows_thinking,
+            thinking_tags=template.thinking_tags,
+            versions={"localspec": __version__, **backend.versions()},
+            notes=tuple(self._notes),
+        )
+        return Loaded(engine, template, ready, self._models, self._contexts)
+
+    def _draft_header(self, spec: DraftSpec) -> tuple[Header | None, str]:
+        """The draft's header, and why there is no draft."""
+        if spec.kind != "model":
+            return None, spec.off_reason
+        try:
+            header = read_header(Path(spec.path))
+            header.require_model("draft")
+        except LocalspecError as error:
+            return None, error.message.rstrip(".")
+        return header, ""
+
+    def _plan(self, target: Header, draft: Header | None, n_ctx: int, snapshots: int) -> Plan:
+        command = self._command
+        found = devices.gpus(backend.gpus) if backend.supports_gpu_offload() else ()
+        if command.gpu_layers > _HARMLESS_NOTE_LAYERS and not found:
+            self._notes.append(
+                f"{command.gpu_layers} GPU layers were asked for, but this llama-cpp-python has no GPU to use; "
+                "`localspec doctor` tells how to install one that has."
+            )
+        result = plan(
+            target,
+            draft,
+            devices=found,
+            ram=devices.system_memory(),
+            n_ctx=n_ctx,
+            n_batch=command.n_batch,
+            kv_type=command.kv_type,
+            gpu_layers=command.gpu_layers,
+            draft_gpu_layers=command.draft.gpu_layers,
+            n_rs_seq=snapshots,
+        )
+        self._notes.extend(result.notes)
+        return result
+
+    def _model(self, header: Header, gpu_layers: int, stage: str) -> Model:
+        shown = -1.0
+
+        def progress(fraction: float) -> bool:
+            nonlocal shown
+            if fraction >= 1.0 or fraction - shown >= 0.01:
+                shown = fraction
+                self._send(LoadProgress(stage, fraction, header.path.name))  # type: ignore[arg-type]
+            return not self._cancelled()
+
+        model = Model(header.path, gpu_layers=gpu_layers, log=self._log, progress=progress)
+        self._models.append(model)
+        if self._cancelled():
+            raise LoadError(f"Loading {header.path.name} was stopped.")
+        return model
+
+    def _context(
+        self, model: Model, n_ctx: int, *, max_outputs: int, snapshots: int = 0, branches: bool = False
+    ) -> Context:
+        context = Context(
+            model,
+            n_ctx=n_ctx,
+            n_batch=self._command.n_batch,
+            max_outputs=max_outputs,
+            snapshots=snapshots,
+            branches=branches,
+            kv_type=self._command.kv_type,
+            threads=self._threads,
+            log=self._log,
+        )
+        self._contexts.append(context)
+        return context
+
+    def _drafter(
+        self, header: Header | None, target: Model, n_ctx: int, gpu_layers: int
+    ) -> tuple[Drafter, Model | None]:
+        if header is None:
+            return LookupDrafter(), None
+        model = self._model(header, gpu_layers, "draft")
+        limit = min(n_ctx, header.n_ctx_train or n_ctx)
+        context = self._context(model, limit, max_outputs=1, branches=model.has_state)
+        return ModelDrafter(context, name=header.path.name, n_vocab=target.vocab.n_tokens), model
+
+    def _template(self, target: Model, header: Header) -> ChatTemplate:
+        vocab = target.vocab
+        source = header.chat_template
+        if self._command.template_file:
+            path = Path(self._command.template_file)
+            try:
+                source = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise LoadError(f"The template {path.name} could not be read.", why=f"{error}.") from error
+        template, notes = ChatTemplate.from_model(
+            source,
+            bos=vocab.text(vocab.bos),
+            eos=vocab.text(vocab.eos),
+            architecture=header.architecture,
+            has_token=vocab.has_token,
+        )
+        self._notes.extend(notes)
+        return template
+
+    def _info(self, model: Model, header: Header, gpu_layers: int, role: str, memory_plan: Plan) -> ModelInfo:
+        found = backend.gpus()
+        on_gpu = min(gpu_layers, model.n_layer + 1) if found and gpu_layers > 0 else 0
+        return ModelInfo(
+            path=str(header.path),
+            name=header.name or header.path.name,
+            architecture=header.architecture,
+            quant=header.quant,
+            n_params=model.n_params,
+            n_vocab=model.vocab.n_tokens,
+            n_ctx_train=model.n_ctx_train,
+            n_layer=model.n_layer,
+            gpu_layers=on_gpu,
+            device=(found[0].description or found[0].name) if on_gpu else "CPU",
+            kv_type=self._command.kv_type,
+            memory=memory_plan.bytes_of(role),
+        )
+
+    def _close(self) -> None:
+        for context in self._contexts:
+            context.close()
+        for model in self._models:
+            model.close()
+
+
+def default_threads() -> int:
+    """Threads for computing: the physical cores that this process may use, one of them left free from five on."""
+    try:
+        usable = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        usable = os.cpu_count() or 1
+    cores = min(psutil.cpu_count(logical=False) or usable, usable)
+    return max(cores - 1 if cores > 4 else cores, 1)
+
+
+def memory_use() -> MemoryUse:
+    """Memory in use now: of the GPUs where there are any, else of this process."""
+    found = devices.gpus(backend.gpus)
+    if found:
+        total = sum(device.total for device in found)
+        return MemoryUse("VRAM", total - sum(device.free for device in found), total)
+    return MemoryUse("RAM", devices.process_memory(), devices.system_memory().total)
+
+
+def _has_state(header: Header) -> bool:
+    return header.is_hybrid or header.is_recurrent
+
+
+def _warm_up(contexts: list[Context], target: Model) -> None:
+    """The first evaluation allocates and builds; it should not count as anybody's first token."""
+    token = max(target.vocab.bos, 0)
+    for context in contexts:
+        context.decode([token], "last")
+        context.logits()
+        context.clear()
+        context.evaluated = 0
