@@ -6,7 +6,6 @@ import ctypes
 from typing import Any
 
 import llama_cpp
-import numpy as np
 
 
 class Vocab:
@@ -53,7 +52,7 @@ class Vocab:
             ids = (llama_cpp.llama_token * size)()
             count = llama_cpp.llama_tokenize(self._handle, data, len(data), ids, size, add_bos, special)
             if count >= 0:
-                return np.ctypeslib.as_array(ids)[:count].tolist()
+                return list(ids[:count])
             size = -count
 
     def piece(self, token: int) -> bytes:

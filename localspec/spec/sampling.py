@@ -70,7 +70,8 @@ def uniform(seed: int, position: int, ids: Ids) -> Floats:
     bits ^= bits >> _S27
     bits *= _U_MUL2
     bits ^= bits >> _S31
-    return ((bits >> _S11).astype(np.float64) + 0.5) * 2.0**-53
+    scaled: Floats = ((bits >> _S11).astype(np.float64) + 0.5) * 2.0**-53
+    return scaled
 
 
 def gumbel(seed: int, position: int, ids: Ids) -> Floats:

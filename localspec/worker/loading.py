@@ -28,8 +28,6 @@ from localspec.worker.protocol import DraftSpec, Event, Load, LoadProgress, Memo
 MAX_DRAFT = 16
 """The longest draft that a target with a plain cache can be asked to verify later on (`/n-draft`)."""
 
-_HARMLESS_NOTE_LAYERS = 1  # with one layer or none on the GPU nobody asked for a GPU
-
 
 @dataclass(slots=True)
 class Loaded:
@@ -157,11 +155,6 @@ class Loader:
     def _plan(self, target: Header, draft: Header | None, n_ctx: int, snapshots: int) -> Plan:
         command = self._command
         found = devices.gpus(backend.gpus) if backend.supports_gpu_offload() else ()
-        if command.gpu_layers > _HARMLESS_NOTE_LAYERS and not found:
-            self._notes.append(
-                f"{command.gpu_layers} GPU layers were asked for, but this llama-cpp-python has no GPU to use; "
-                "`localspec doctor` tells how to install one that has."
-            )
         result = plan(
             target,
             draft,
@@ -173,6 +166,7 @@ class Loader:
             gpu_layers=command.gpu_layers,
             draft_gpu_layers=command.draft.gpu_layers,
             n_rs_seq=snapshots,
+            n_outputs=1 + max(MAX_DRAFT, command.n_draft),
         )
         self._notes.extend(result.notes)
         return result
@@ -254,7 +248,7 @@ class Loader:
             gpu_layers=on_gpu,
             device=(found[0].description or found[0].name) if on_gpu else "CPU",
             kv_type=self._command.kv_type,
-            memory=memory_plan.bytes_of(role),
+            memory=_bytes_of(memory_plan, role),
         )
 
     def _close(self) -> None:
@@ -295,3 +289,10 @@ def _warm_up(contexts: list[Context], target: Model) -> None:
         context.logits()
         context.clear()
         context.evaluated = 0
+
+
+def _bytes_of(memory_plan: Plan, role: str) -> dict[str, int]:
+    for item in memory_plan.items:
+        if item.role == role:
+            return {"weights": sum(item.weights), "cache": sum(item.cache), "compute": sum(item.compute)}
+    return {}
