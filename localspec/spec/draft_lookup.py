@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from localspec.spec.drafter import Draft, Drafter, common_prefix
+from localspec.spec.drafter import Draft, Drafter, GoOn, always, common_prefix
 from localspec.spec.sampling import Sampler
 
 _REMEMBERED = 8  # positions kept for each pair of ids
@@ -30,7 +30,7 @@ class LookupDrafter(Drafter):
             self.clear()
         self._add(ids)
 
-    def draft(self, ids: Sequence[int], k: int, sampler: Sampler) -> Draft:
+    def draft(self, ids: Sequence[int], k: int, sampler: Sampler, go_on: GoOn = always) -> Draft:
         """See `Drafter.draft`."""
         self._add(ids)
         start = self._find()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from localspec.llama.context import Context
-from localspec.spec.drafter import Draft, Drafter, common_prefix
+from localspec.spec.drafter import Draft, Drafter, GoOn, always, common_prefix
+from localspec.spec.length import Label
 from localspec.spec.sampling import Sampler
 
 
@@ -49,7 +50,7 @@ class ModelDrafter(Drafter):
         if missing:
             self._evaluate(missing, cancelled)
 
-    def draft(self, ids: Sequence[int], k: int, sampler: Sampler) -> Draft:
+    def draft(self, ids: Sequence[int], k: int, sampler: Sampler, go_on: GoOn = always) -> Draft:
         """See `Drafter.draft`."""
         context = self._context
         k = min(k, context.n_ctx - len(ids) + 1)
@@ -60,7 +61,7 @@ class ModelDrafter(Drafter):
         pending = list(ids[len(self._cached) :])
         self._evaluate(pending, lambda: False)
         self._known = len(self._cached)
-        history = list(ids) if sampler.sampling.penalty_last_n else []
+        history = list(ids) if sampler.penalises else []  # nobody else looks at it
         tokens: list[int] = []
         probabilities: list[float] = []
         margins: list[float] = []
@@ -73,7 +74,7 @@ class ModelDrafter(Drafter):
                 tokens.append(choice.token)
                 probabilities.append(choice.probability)
                 margins.append(choice.margin)
-                if len(tokens) == k:
+                if len(tokens) == k or not go_on(choice.probability, choice.margin):
                     break
                 history.append(choice.token)
                 context.decode([choice.token], "last")
@@ -83,6 +84,32 @@ class ModelDrafter(Drafter):
             if context.has_state:
                 context.join()
         return Draft(tuple(tokens), tuple(probabilities), tuple(margins))
+
+    def shadow(self, ids: Sequence[int], sampler: Sampler) -> list[Label]:
+        """See `Drafter.shadow`: one batch of the last tokens, with logits at every row."""
+        self._follow(ids)
+        context = self._context
+        count = min(context.max_outputs, context.n_batch, len(ids) - 1)
+        if len(ids) > context.n_ctx or count < 1:
+            return []
+        start = len(ids) - 1 - count  # the last id's successor is not known yet
+        if len(self._cached) < start:
+            self._evaluate(list(ids[len(self._cached) : start]), lambda: False)
+        start = max(start, len(self._cached))
+        batch = list(ids[start:-1])
+        if not batch:
+            return []
+        context.decode(batch, "all")
+        self._cached.extend(batch)
+        self._known = len(self._cached)
+        labels = []
+        for offset, row in enumerate(context.logits()):
+            position = start + offset + 1
+            choice = sampler.propose(
+                row[: self._n_vocab], position, ids[:position] if sampler.penalises else ()
+            )
+            labels.append(Label(choice.probability, choice.margin, choice.token == ids[position]))
+        return labels
 
     def accept(self, ids: Sequence[int]) -> None:
         """See `Drafter.accept`."""

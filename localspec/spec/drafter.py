@@ -16,7 +16,15 @@ import numpy.typing as npt
 
 from localspec.llama.backend import LlamaDraftModel
 from localspec.spec.events import Sampling
+from localspec.spec.length import Label
 from localspec.spec.sampling import Sampler
+
+GoOn = Callable[[float | None, float | None], bool]
+
+
+def always(_probability: float | None, _margin: float | None) -> bool:
+    """Draft as long as is allowed."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +63,25 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
         """
 
     @abstractmethod
-    def draft(self, ids: Sequence[int], k: int, sampler: Sampler) -> Draft:
+    def draft(self, ids: Sequence[int], k: int, sampler: Sampler, go_on: GoOn = always) -> Draft:
         """Propose at most k tokens behind `ids`.
 
         Args:
             ids: The conversation so far: what `begin` saw, plus accepted tokens.
             k: At least 1.
             sampler: Chooses with the noise of the target; see `Sampler.for_draft`.
+            go_on: Asked after each token, with its probability and margin, whether another one is worth its time. A
+                drafter whose tokens cost nothing need not ask.
         """
+
+    def shadow(self, ids: Sequence[int], sampler: Sampler) -> list[Label]:
+        """What it would have proposed for tokens that were decoded without it, newest last.
+
+        Args:
+            ids: The conversation so far.
+            sampler: As for `draft`.
+        """
+        return []
 
     def accept(self, ids: Sequence[int]) -> None:  # a drafter without memory has nothing to do
         """The accepted conversation after a round; drop what goes beyond it.

@@ -38,7 +38,9 @@ class DraftStatus:
     name: str = ""
     """What drafts: the file name of a draft model, `lookup`, or empty when none was asked for."""
     n_draft: int = 0
-    """Draft length in use."""
+    """Draft length in use; with `auto`, that of the last round."""
+    auto: bool = False
+    """The length is chosen by price, round by round."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,11 +126,12 @@ class Sampler:
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
-        self._penalises = (
+        self.penalises = (
             sampling.repeat_penalty != 1.0
             or sampling.presence_penalty != 0.0
             or sampling.frequency_penalty != 0.0
         ) and sampling.penalty_last_n != 0
+        """Whether the choice looks at the history at all."""
 
     def for_draft(self) -> Sampler:
         """The drafter's sampler: the same noise and truncation, a little colder, which agrees more often."""
@@ -250,7 +251,7 @@ class Sampler:
     def _penalise(self, row: Row, history: Sequence[int]) -> tuple[Ids, Row] | None:
         """Lower the logits of recent tokens in place; returns what `_restore` needs."""
         settings = self.sampling
-        if not self._penalises or not history:
+        if not self.penalises or not history:
             return None
         n = settings.penalty_last_n
         recent = history[-n:] if n > 0 else history

@@ -128,7 +128,7 @@ class _Host:
         if command.draft_on is not None:
             engine.draft_on = command.draft_on
         if command.n_draft is not None:
-            engine.n_draft = command.n_draft
+            engine.set_length(command.n_draft)
         self._send(request, DraftChanged(engine.status))
 
     def _need(self) -> Loaded:

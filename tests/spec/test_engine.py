@@ -302,7 +302,7 @@ def test_a_dropped_generator_leaves_a_usable_engine(bench: Bench) -> None:
         for _ in range(events):
             next(stream)
         stream.close()
-        assert engine.context.length <= len(engine._ids)
+        assert engine.context.length <= len(engine.ids)
         assert finish(engine, [1, 6, 7], max_tokens=20, ignore_eos=True).token_ids == fresh.token_ids
 
 
@@ -355,12 +355,12 @@ def test_a_failing_draft_is_switched_off_with_its_reason_and_the_text_goes_on(be
     assert engine.drafter is not None
     original, calls = engine.drafter.draft, 0
 
-    def failing(ids: Sequence[int], k: int, sampler: Sampler) -> Draft:
+    def failing(ids: Sequence[int], k: int, sampler: Sampler, go_on: Any) -> Draft:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise DecodeError("The device is gone.")
-        return original(ids, k, sampler)
+        return original(ids, k, sampler, go_on)
 
     engine.drafter.draft = failing  # type: ignore[method-assign]
     answer = finish(engine, [1, 6, 7], max_tokens=25, ignore_eos=True)
@@ -385,7 +385,7 @@ def test_drafting_can_change_in_the_middle_of_an_answer(bench: Bench) -> None:
     ):
         if number % 5 == 0:
             engine.draft_on = not engine.draft_on
-        engine.n_draft = 1 + number % 9
+        engine.set_length(1 + number % 9)
         states.append(event.draft.state if isinstance(event, Round) else "")
     assert isinstance(event, Finished)
     assert event.token_ids == fresh.token_ids
@@ -400,17 +400,17 @@ def test_the_status_names_the_reason(bench: Bench) -> None:
     engine.draft_on = False
     assert (engine.status.state, engine.status.n_draft, engine.status.reason) == ("off", 0, "switched off")
     engine.draft_on = True
-    engine.n_draft = 0
+    engine.set_length(0)
     assert engine.status.reason == "the draft length is 0"
-    engine.n_draft = 99
+    engine.set_length(99)
     assert engine.n_draft == engine.n_draft_limit == 16
     with pytest.raises(UsageError):
-        engine.n_draft = -1
+        engine.set_length(-1)
 
 
 def test_a_hybrid_target_drafts_no_more_than_it_can_take_back(bench: Bench) -> None:
     engine = bench.engine(bench.file("qwen35"), "lookup", 3, snapshots=3)
-    engine.n_draft = 12
+    engine.set_length(12)
     assert engine.n_draft == 3
 
 
@@ -453,7 +453,7 @@ def test_a_foreign_proposal_of_any_kind_is_harmless(bench: Bench, proposal: tupl
         def begin(self, ids: Sequence[int], **_: Any) -> None:
             pass
 
-        def draft(self, ids: Sequence[int], k: int, sampler: Sampler) -> Draft:
+        def draft(self, ids: Sequence[int], k: int, sampler: Sampler, go_on: Any = None) -> Draft:
             return Draft(proposal * 30)
 
     path = bench.file("llama")

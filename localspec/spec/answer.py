@@ -1,0 +1,280 @@
+"""One answer: the prompt, then rounds of drafting, verifying and choosing until it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from localspec.errors import ContextFullError, DecodeError, UsageError
+from localspec.llama.tokens import Vocab
+from localspec.spec.drafter import Draft, common_prefix
+from localspec.spec.events import EngineEvent, Finished, FinishReason, Piece, PromptProgress, Round, Sampling
+from localspec.spec.length import Outcome
+from localspec.spec.sampling import Sampler
+from localspec.spec.stats import Counters
+from localspec.spec.text import TextStream
+
+if TYPE_CHECKING:
+    from localspec.spec.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer to make.
+
+    Attributes:
+        prompt: Ids of the whole conversation, at least one.
+        sampling: How tokens are chosen.
+        max_tokens: 0 = no limit but the context.
+        stop: Strings that end the answer.
+        tags: The model's thinking tags, if it has any.
+        in_thinking: The prompt ends inside the thinking.
+        ignore_eos: Go on behind the end-of-generation token.
+    """
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    max_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    tags: tuple[str, str] | None = None
+    in_thinking: bool = False
+    ignore_eos: bool = False
+
+
+class Answer:
+    """The state of one answer."""
+
+    def __init__(self, engine: Engine, request: Request) -> None:
+        if not request.prompt:
+            raise UsageError("The prompt is empty.", why="There is no token to go on from.")
+        self.engine = engine
+        self.context = engine.context
+        self.request = request
+        self.began = time.perf_counter()
+        self.first_at = 0.0
+        self.sampler = Sampler(request.sampling)
+        self.draft_sampler = self.sampler.for_draft()
+        self.text = TextStream(stop=request.stop, tags=request.tags, in_thinking=request.in_thinking)
+        self.markers = _control_markers(engine.vocab, request.tags)
+        self.counters = Counters(prompt_tokens=len(request.prompt))
+        self.token_ids: list[int] = []
+        self.reason: FinishReason | None = None
+        self.drafter_follows = False  # the drafter has seen this conversation
+        self.plain_tokens = 0  # since the drafter was asked last
+
+    def run(self, cancelled: Callable[[], bool]) -> Iterator[EngineEvent]:
+        """The whole answer."""
+        yield from self.prompt(cancelled)
+        while self.reason is None:
+            if cancelled():
+                self.reason = "cancelled"
+            elif self.context.room < 1:
+                self.reason = "context"
+            else:
+                yield self.round(cancelled)
+        held = self.text.flush()
+        if held:
+            yield self.report(held)
+        yield Finished(
+            reason=self.reason,
+            text=self.text.answer,
+            thinking=self.text.thinking,
+            token_ids=tuple(self.token_ids),
+            stats=self.counters.snapshot(),
+            draft=self.engine.status,
+            context_used=len(self.engine.ids),
+            context_size=self.context.n_ctx,
+        )
+
+    def prompt(self, cancelled: Callable[[], bool]) -> Iterator[EngineEvent]:
+        """Bring both caches to the prompt and choose the first token."""
+        engine, context = self.engine, self.context
+        prompt = list(self.request.prompt)
+        if len(prompt) > context.n_ctx:
+            raise ContextFullError(
+                f"The conversation has {len(prompt)} tokens, the context holds {context.n_ctx}.",
+                why="Nothing is dropped from it without your word.",
+                hint=f"localspec run --ctx {1 << len(prompt).bit_length()}",
+            )
+        # The last id is evaluated again even when it is cached: its logits choose the first token.
+        keep = min(common_prefix(engine.ids, prompt), context.length, len(prompt) - 1)
+        engine.cut(keep)
+        engine.ids = prompt
+        reused = self.counters.reused_tokens = context.length
+        yield PromptProgress(reused, len(prompt), reused)
+        for done in context.extend(prompt[reused:], cancelled):
+            yield PromptProgress(reused + done, len(prompt), reused)
+        self.counters.prompt_s = time.perf_counter() - self.began
+        if context.length < len(prompt):
+            self.reason = "cancelled"
+            return
+        rows = context.logits()
+        if engine.drafts and engine.policy.begin():
+            self.show_drafter(cancelled)
+        pieces, _ = self.choose(rows, ())
+        self.first_at = time.perf_counter()
+        self.counters.ttft_s = self.first_at - self.began
+        yield self.report(pieces)
+
+    def round(self, cancelled: Callable[[], bool]) -> Round:
+        """Draft, verify, choose, and take back what was rejected."""
+        began = time.perf_counter()
+        engine, context, ids = self.engine, self.context, self.engine.ids
+        proposal = self.propose(cancelled)
+        drafted_at = time.perf_counter()
+        kept = engine.policy.keep(len(proposal.tokens)) if proposal.tokens else 0
+        drafted = proposal.tokens[:kept]
+        behind = ids[context.length : -1]  # empty, unless a removal failed and emptied the cache
+        for _ in context.extend(behind):
+            pass
+        context.decode([ids[-1], *drafted], "all")
+        rows = context.logits()
+        verified_at = time.perf_counter()
+        length = len(ids)
+        pieces, accepted = self.choose(rows, drafted)
+        engine.cut(length + accepted)
+        if proposal.tokens and engine.drafter is not None:
+            engine.drafter.accept(ids)
+        ended = time.perf_counter()
+        counters = self.counters
+        counters.add_round(kept, accepted)
+        counters.draft_s += drafted_at - began
+        counters.verify_s += verified_at - drafted_at
+        counters.other_s += ended - verified_at
+        counters.decode_s = ended - self.first_at
+        outcome = Outcome(
+            proposal.probabilities,
+            proposal.margins,
+            proposed=len(proposal.tokens),
+            verified=kept,
+            accepted=accepted,
+            # The bonus token tells whether the first token that was cut was right.
+            cut_token_agrees=ids[-1] == proposal.tokens[kept]
+            if accepted == kept < len(proposal.tokens) and len(ids) > length + kept
+            else None,
+            draft_s=drafted_at - began,
+            verify_s=verified_at - drafted_at,
+            seconds=ended - began,
+        )
+        engine.policy.learn(outcome)
+        self.watch_from_aside(outcome)
+        return self.report(pieces)
+
+    def propose(self, cancelled: Callable[[], bool]) -> Draft:
+        """What the drafter proposes, clipped to what can be verified and is wanted."""
+        engine = self.engine
+        k = min(engine.n_draft, self.context.room - 1)
+        if self.request.max_tokens:
+            k = min(k, self.request.max_tokens - len(self.token_ids) - 1)
+        if k < 1 or engine.drafter is None or not engine.drafts or not engine.policy.begin():
+            return Draft()
+        try:
+            if not self.drafter_follows:
+                self.show_drafter(cancelled)
+            draft = engine.drafter.draft(engine.ids, k, self.draft_sampler, engine.policy.go_on)
+        except DecodeError as error:
+            engine.drafter_failed(error)
+            return Draft()
+        engine.used_length(len(draft.tokens))
+        return _usable(draft, k, self.context.n_vocab)
+
+    def watch_from_aside(self, outcome: Outcome) -> None:
+        """While drafting is off by price, ask the drafter now and then what it would have proposed."""
+        engine = self.engine
+        self.plain_tokens = 0 if outcome.proposed else self.plain_tokens + 1
+        if not engine.drafts or engine.drafter is None or not engine.policy.shadow_due(self.plain_tokens):
+            return
+        self.plain_tokens = 0
+        began = time.perf_counter()
+        try:
+            labels = engine.drafter.shadow(engine.ids, self.draft_sampler)
+        except DecodeError as error:
+            engine.drafter_failed(error)
+            return
+        seconds = time.perf_counter() - began
+        self.counters.draft_s += seconds
+        engine.policy.shadow(labels, seconds)
+
+    def show_drafter(self, cancelled: Callable[[], bool]) -> None:
+        """Let the drafter read the conversation."""
+        drafter = self.engine.drafter
+        if drafter is None:
+            return
+        try:
+            drafter.begin(self.engine.ids, cancelled=cancelled)
+            self.drafter_follows = True
+        except DecodeError as error:
+            self.engine.drafter_failed(error)
+
+    def choose(
+        self, rows: npt.NDArray[np.float32], drafted: tuple[int, ...]
+    ) -> tuple[tuple[Piece, ...], int]:
+        """The target's choices along the draft, up to the first that differs.
+
+        Args:
+            rows: Logits, shape (1 + drafted, n_vocab).
+            drafted: The ids that were verified.
+
+        Returns:
+            What the choices released, and how many of them were drafted.
+        """
+        ids = self.engine.ids
+        pieces: list[Piece] = []
+        accepted = 0
+        for row, proposed in zip(rows, (*drafted, None), strict=True):
+            token = self.sampler.choose(row, len(ids), ids)
+            ids.append(token)
+            agrees = token == proposed
+            accepted += agrees
+            pieces += self.take(token, agrees)
+            if self.reason is not None or not agrees:
+                break
+        return tuple(pieces), accepted
+
+    def take(self, token: int, drafted: bool) -> tuple[Piece, ...]:
+        """Add a token to the answer; sets the reason when the answer ends with it."""
+        vocab = self.engine.vocab
+        if vocab.is_eog(token) and not self.request.ignore_eos:
+            self.reason = "stop"
+            return ()
+        self.token_ids.append(token)
+        self.counters.completion_tokens += 1
+        pieces = self.text.push(token, self.markers.get(token) or vocab.piece(token), drafted)
+        if self.text.stopped:
+            self.reason = "stop"
+        elif len(self.token_ids) == self.request.max_tokens:
+            self.reason = "length"
+        return pieces
+
+    def report(self, pieces: tuple[Piece, ...]) -> Round:
+        """A round's event."""
+        return Round(
+            pieces, self.counters.snapshot(), self.engine.status, len(self.engine.ids), self.context.n_ctx
+        )
+
+
+def _usable(draft: Draft, k: int, n_vocab: int) -> Draft:
+    """The part of a proposal that can be put into a batch; a foreign drafter may propose anything."""
+    count = 0
+    for token in draft.tokens[:k]:
+        if not 0 <= token < n_vocab:
+            break
+        count += 1
+    if count == len(draft.tokens):
+        return draft
+    return Draft(draft.tokens[:count], draft.probabilities[:count], draft.margins[:count])
+
+
+def _control_markers(vocab: Vocab, tags: tuple[str, str] | None) -> dict[int, bytes]:
+    """Thinking tags that are control tokens, which have no text of their own."""
+    markers = {}
+    for tag in tags or ():
+        token_ids = vocab.tokenize(tag)
+        if len(token_ids) == 1 and vocab.is_control(token_ids[0]):
+            markers[token_ids[0]] = tag.encode()
+    return markers
