@@ -21,7 +21,7 @@ def to_request(command: Generate, template: ChatTemplate, vocab: Vocab) -> Reque
         ids = vocab.tokenize(command.raw_prompt, add_bos=vocab.adds_bos)
         return _request(command, ids)
     rendered = template.render(command.messages, think=command.think)
-    ids = to_ids(rendered.text, command.messages, vocab.tokenize)
+    ids = to_ids(rendered, command.messages, vocab.tokenize, vocab.piece)
     if (vocab.adds_bos or rendered.had_bos) and vocab.bos >= 0:
         ids.insert(0, vocab.bos)  # exactly one, whether template, tokenizer or both would add it
     return _request(
