@@ -103,6 +103,8 @@ class Answer:
             )
         # The last id is evaluated again even when it is cached: its logits choose the first token.
         keep = min(common_prefix(engine.ids, prompt), context.length, len(prompt) - 1)
+        if engine.drafter is not None and engine.drafts:
+            keep = engine.drafter.reach(keep)
         engine.cut(keep)
         engine.ids = prompt
         reused = self.counters.reused_tokens = context.length

@@ -53,6 +53,19 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
         """Why it cannot propose just now, empty when it can."""
         return ""
 
+    def reach(self, keep: int) -> int:
+        """How much of a conversation's cached beginning it can go on from.
+
+        Asked before the target's cache is cut back to `keep` tokens; the target evaluates the rest again.
+
+        Args:
+            keep: Tokens that the target could keep.
+
+        Returns:
+            At most `keep`.
+        """
+        return keep
+
     @abstractmethod
     def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
         """Take note of a conversation that may differ from the last one anywhere.
