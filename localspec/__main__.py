@@ -5,9 +5,12 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line."""
-    from localspec.cli.app import run
+    try:
+        from localspec.cli.app import run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # while modules are still being imported
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 """The Jinja environment of chat templates: what they are used to find, and limits for those that mean harm.
 
-A chat template is a program out of a downloaded file. It runs without access to Python's objects, and it has to come
-to an end: loops, macros, calls and the text it builds are counted against a budget.
+A chat template is a program out of a downloaded file. It runs without access to Python's objects, and it has to
+come to an end: loops, macros, calls and the text it builds are counted against a budget.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -20,14 +20,15 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-# A long chat under a wordy template takes some ten thousand steps; a million take a few seconds.
+# A long chat under a wordy template takes some ten thousand steps; a million take a second or two.
 _STEPS = 1_000_000
+_STEPS_PER_CALL = 32
 _LONGEST = 16_000_000
 _CHARS_PER_STEP = 256
 _LONGEST_ARGUMENT = 100_000
 
 
-class Refusal(TemplateError):
+class RefusalError(TemplateError):
     """The template itself called `raise_exception`; the message is its own."""
 
 
@@ -36,7 +37,7 @@ class LimitError(TemplateError):
 
 
 class _Tags(Extension):
-    """`{% generation %}` marks answers for training, and means nothing here. Also holds the counted operations."""
+    """`{% generation %}`, which marks answers for training and means nothing here, and the counted operations."""
 
     tags = {"generation"}  # noqa: RUF012  # Jinja declares it as an instance variable
 
@@ -44,9 +45,16 @@ class _Tags(Extension):
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    def tick(self) -> bool:
-        """One more time around; the environment counts it as a call."""
-        return True
+    def each(self, items: Iterable[Any]) -> Iterator[Any]:
+        """What a loop runs over, counted."""
+        take = cast("PromptEnvironment", self.environment).take
+        for item in items:
+            take(1)
+            yield item
+
+    def enter(self) -> str:
+        """The first thing that a macro does; the environment counts it as a call."""
+        return ""
 
     def concat(self, *parts: object) -> str:
         """The `~` operator."""
@@ -54,13 +62,11 @@ class _Tags(Extension):
 
 
 class _Meter(NodeTransformer):
-    """Puts a counted call into everything that can repeat, and takes over `~`."""
+    """Puts a counter into everything that can repeat, and takes over `~`."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
         self.generic_visit(node)
-        _count(node)
-        if node.test is not None:
-            node.test = nodes.And(_call("tick", [], node), node.test, lineno=node.lineno)
+        node.iter = _call("each", [cast(nodes.Expr, node.iter)], node)
         return node
 
     def visit_Macro(self, node: nodes.Macro) -> nodes.Macro:  # noqa: N802
@@ -84,8 +90,8 @@ def _call(name: str, arguments: list[nodes.Expr], at: nodes.Node) -> nodes.Call:
     return nodes.Call(function, arguments, [], None, None, lineno=at.lineno)
 
 
-def _count(node: nodes.For | nodes.Macro | nodes.CallBlock) -> None:
-    node.body.insert(0, nodes.ExprStmt(_call("tick", [], node), lineno=node.lineno))
+def _count(node: nodes.Macro | nodes.CallBlock) -> None:
+    node.body.insert(0, nodes.ExprStmt(_call("enter", [], node), lineno=node.lineno))
 
 
 class PromptEnvironment(ImmutableSandboxedEnvironment):
@@ -101,7 +107,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _to_json
         self.globals["range"] = self._range
         self.globals["raise_exception"] = _raise
-        self.globals["strftime_now"] = lambda form: self._now.strftime(form)
+        self.globals["strftime_now"] = self._strftime
         self._now = datetime.now()
         self._steps = self._left = _STEPS
 
@@ -138,19 +144,19 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
 
         Raises:
             LimitError: The budget is used up.
-            Exception: Whatever goes wrong inside the template; `Refusal` if it says so itself.
+            Exception: Whatever goes wrong inside the template; `RefusalError` if it says so itself.
         """
         self._now = now
         self._steps = self._left = _STEPS + 10 * scale * scale
         parts = []
         for part in template.generate(variables):
-            self._take(len(part) // _CHARS_PER_STEP)
+            self.take(len(part) // _CHARS_PER_STEP)
             parts.append(part)
         return "".join(parts)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Every call of a template passes here."""
-        __self._take(1)
+        __self.take(1)
         if any(isinstance(value, int) and value > _LONGEST_ARGUMENT for value in (*args, *kwargs.values())):
             raise LimitError(f"a call with a number above {_LONGEST_ARGUMENT}")
         result = super().call(__context, __obj, *args, **kwargs)
@@ -172,33 +178,42 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         if hasattr(value, "__len__"):
             if len(value) > _LONGEST:
                 raise LimitError(f"a text of more than {_LONGEST} characters")
-            self._take(len(value) // _CHARS_PER_STEP)
+            self.take(len(value) // _CHARS_PER_STEP)
         elif isinstance(value, int) and value.bit_length() > 256:
             raise LimitError("a number of enormous size")
         return value
 
-    def _take(self, steps: int) -> None:
+    def take(self, steps: int) -> None:
+        """Use up some of the budget.
+
+        Raises:
+            LimitError: It is used up.
+        """
         self._left -= steps
         if self._left < 0:
             raise LimitError(f"no end after {self._steps} steps")
 
+    def _strftime(self, form: str) -> str:
+        return self._now.strftime(form)
+
     def _range(self, *bounds: int) -> range:
         numbers = range(*bounds)
-        self._take(len(numbers))
+        self.take(len(numbers))
         return numbers
 
 
 def _raise(message: object = "") -> None:
-    raise Refusal(str(message))
+    raise RefusalError(str(message))
 
 
 def _to_json(
     value: Any,
     ensure_ascii: bool = False,
     indent: int | None = None,
-    separators: Iterable[str] | None = None,
+    separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     # Jinja's own filter escapes for HTML, which models have never seen.
-    pair = tuple(separators) if separators is not None else None
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=pair, sort_keys=sort_keys)  # type: ignore[arg-type]
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )

@@ -129,7 +129,7 @@ class Answer:
         engine, context, ids = self.engine, self.context, self.engine.ids
         proposal = self.propose(cancelled)
         drafted_at = time.perf_counter()
-        kept = engine.policy.keep(len(proposal.tokens)) if proposal.tokens else 0
+        kept = engine.policy.keep(len(proposal.tokens), proposal.chances) if proposal.tokens else 0
         drafted = proposal.tokens[:kept]
         behind = ids[context.length : -1]  # empty, unless a removal failed and emptied the cache
         for _ in context.extend(behind):
@@ -152,6 +152,7 @@ class Answer:
         outcome = Outcome(
             proposal.probabilities,
             proposal.margins,
+            proposal.chances,
             proposed=len(proposal.tokens),
             verified=kept,
             accepted=accepted,
@@ -188,7 +189,8 @@ class Answer:
     def watch_from_aside(self, outcome: Outcome) -> None:
         """While drafting is off by price, ask the drafter now and then what it would have proposed."""
         engine = self.engine
-        self.plain_tokens = 0 if outcome.proposed else self.plain_tokens + 1
+        unseen = not outcome.proposed or bool(outcome.chances)  # the drafter that costs was not asked
+        self.plain_tokens = self.plain_tokens + outcome.accepted + 1 if unseen else 0
         if not engine.drafts or engine.drafter is None or not engine.policy.shadow_due(self.plain_tokens):
             return
         self.plain_tokens = 0
@@ -273,10 +275,10 @@ def _usable(draft: Draft, k: int, n_vocab: int) -> Draft:
 
 
 def _control_markers(vocab: Vocab, tags: tuple[str, str] | None) -> dict[int, bytes]:
-    """Thinking tags that are control tokens, which have no text of their own."""
-    markers = {}
-    for tag in tags or ():
-        token_ids = vocab.tokenize(tag)
-        if len(token_ids) == 1 and vocab.is_control(token_ids[0]):
-            markers[token_ids[0]] = tag.encode()
-    return markers
+    """The text of control tokens in thinking tags; as pieces they have none."""
+    return {
+        token: vocab.text(token).encode()
+        for tag in tags or ()
+        for token in vocab.tokenize(tag)
+        if vocab.is_control(token)
+    }

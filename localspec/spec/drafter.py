@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from localspec.llama.backend import LlamaDraftModel
 from localspec.spec.events import Sampling
-from localspec.spec.length import Label
+from localspec.spec.length import Label, LengthPolicy
 from localspec.spec.sampling import Sampler
 
 GoOn = Callable[[float | None, float | None], bool]
@@ -36,6 +36,8 @@ class Draft:
     """What the drafter gave each proposed token, in its own shaped distribution."""
     margins: tuple[float, ...] = ()
     """Best minus second best perturbed score of each proposed token."""
+    chances: tuple[float, ...] = ()
+    """Of a drafter that knows them: the chance of each token to be accepted when those before it are."""
 
 
 class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
@@ -65,6 +67,9 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
             At most `keep`.
         """
         return keep
+
+    def bind(self, policy: LengthPolicy) -> None:
+        """Get to know the policy that prices the proposals; only a drafter that has a choice needs it."""
 
     @abstractmethod
     def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:

@@ -84,6 +84,8 @@ class Engine:
             self.policy = PricedLength(costs, limit)
         else:
             self.policy = PricedLength(costs, limit, loss_start)
+        if self.drafter is not None:
+            self.drafter.bind(self.policy)
 
     @property
     def n_draft(self) -> int:

@@ -23,6 +23,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
 MAX_PRICED = 11
 """Longest priced draft of a model; longer ones did not pay in any simulated setting."""
@@ -170,6 +172,8 @@ class Outcome:
     probabilities: Sequence[float]
     """Of all drafted tokens, those that were cut before verifying too; empty when the drafter has none."""
     margins: Sequence[float]
+    chances: Sequence[float]
+    """Of a drafter that knows them; such a round teaches nothing about the others."""
     proposed: int
     verified: int
     accepted: int
@@ -207,8 +211,13 @@ class LengthPolicy(ABC):
         """After a drafted token: whether to draft another one."""
 
     @abstractmethod
-    def keep(self, proposed: int) -> int:
-        """How many of the proposed tokens to verify."""
+    def keep(self, proposed: int, chances: Sequence[float] = ()) -> int:
+        """How many of the proposed tokens to verify.
+
+        Args:
+            proposed: At least 1.
+            chances: Of each token to be accepted, where the drafter knows them.
+        """
 
     def learn(self, outcome: Outcome) -> None:  # noqa: B027  # a fixed length learns nothing
         """Take note of a round's end."""
@@ -253,7 +262,7 @@ class FixedLength(LengthPolicy):
         self._drafted += 1
         return self._drafted < self._k
 
-    def keep(self, proposed: int) -> int:
+    def keep(self, proposed: int, chances: Sequence[float] = ()) -> int:
         """See `LengthPolicy.keep`."""
         return min(proposed, self._k)
 
@@ -301,7 +310,7 @@ class PricedLength(LengthPolicy):
         costs = self.costs
         if self._debt + costs.c + costs.w(2) - 1.0 > self._loss_start + LOSS_SHARE * self._emitted:
             self._off = "drafting lost time on this text"
-        elif self._ahead() + self._peek <= 0.0:
+        elif costs.c > 0.0 and self._ahead() + self._peek <= 0.0:  # asking a free drafter costs nothing
             self._off = "drafting would not pay on this text"
         else:
             self._off = ""
@@ -313,8 +322,10 @@ class PricedLength(LengthPolicy):
         self._survival.append(before * self.acceptance.chance(len(self._survival), probability, margin))
         return len(self._survival) < self._longest and self._ahead() > 0.0
 
-    def keep(self, proposed: int) -> int:
+    def keep(self, proposed: int, chances: Sequence[float] = ()) -> int:
         """See `LengthPolicy.keep`."""
+        if chances:
+            self._survival = list(accumulate(chances, mul))
         while len(self._survival) < proposed:  # a drafter that proposes in one go
             self.go_on(None, None)
         best, best_score, total = 0, -self.rate * self.costs.w(1), 0.0
@@ -331,10 +342,11 @@ class PricedLength(LengthPolicy):
 
     def learn(self, outcome: Outcome) -> None:
         """See `LengthPolicy.learn`."""
-        for depth in range(min(outcome.accepted + 1, outcome.verified)):
-            self._learn(depth, outcome, depth < outcome.accepted)
-        if outcome.cut_token_agrees is not None:
-            self._learn(outcome.verified, outcome, outcome.cut_token_agrees)
+        if not outcome.chances:
+            for depth in range(min(outcome.accepted + 1, outcome.verified)):
+                self._learn(depth, outcome, depth < outcome.accepted)
+            if outcome.cut_token_agrees is not None:
+                self._learn(outcome.verified, outcome, outcome.cut_token_agrees)
         self.costs.saw_verify(outcome.verified + 1, outcome.verify_s)
         if outcome.probabilities:  # a drafter that gives them takes a step for each
             self.costs.saw_draft(outcome.proposed, outcome.draft_s)
@@ -356,6 +368,18 @@ class PricedLength(LengthPolicy):
         for label in labels:
             self.acceptance.learn(0, label.probability, label.margin, label.agreed)
         self._debt += seconds / self.costs.plain_step
+
+    def gain(self, chances: Sequence[float]) -> float:
+        """What verifying a free proposal gains over a plain step, at the best length, in tokens."""
+        best, total = 0.0, 0.0
+        for n, survival in enumerate(accumulate(chances, mul), start=1):
+            total += survival
+            best = max(best, total - self.rate * (self.costs.w(n + 1) - 1.0))
+        return best
+
+    def gain_of_drafting(self) -> float:
+        """The same for a draft that is not made yet, its steps included."""
+        return self._ahead()
 
     def _learn(self, depth: int, outcome: Outcome, accepted: bool) -> None:
         known = depth < len(outcome.probabilities)

@@ -91,6 +91,7 @@ def replay(policy: LengthPolicy, trace: Sequence[Label], curve: Sequence[float],
             Outcome(
                 [label.probability or 0.0 for label in drafted],
                 [label.margin or 0.0 for label in drafted],
+                (),
                 proposed=proposed,
                 verified=kept,
                 accepted=accepted,

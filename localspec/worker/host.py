@@ -16,7 +16,9 @@ from typing import Any
 
 from localspec.errors import LoadError, LocalspecError
 from localspec.llama.log import NativeLog
+from localspec.worker.costs import measure_costs
 from localspec.worker.loading import Loaded, Loader, memory_use
+from localspec.worker.peek import peek
 from localspec.worker.prompt import to_request
 from localspec.worker.protocol import (
     Clear,
@@ -28,6 +30,8 @@ from localspec.worker.protocol import (
     Failed,
     Generate,
     Load,
+    MeasureCosts,
+    Peek,
     Shutdown,
 )
 
@@ -92,6 +96,10 @@ class _Host:
         elif isinstance(command, Clear):
             self._need().engine.clear()
             self._send(request, Cleared())
+        elif isinstance(command, MeasureCosts):
+            self._send(request, measure_costs(self._need().engine, command, self._cancelled(request)))
+        elif isinstance(command, Peek):
+            self._send(request, peek(self._need(), command))
 
     def _load(self, request: int, command: Load) -> None:
         self.close()

@@ -95,7 +95,35 @@ class Shutdown:
     """End the process."""
 
 
-Command = Load | Generate | Configure | Clear | Shutdown
+@dataclass(frozen=True, slots=True)
+class MeasureCosts:
+    """Time what a round is made of. The answer is `Costs`."""
+
+    sizes: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17)
+    """Batches of the target to time; 1 is always among them, what the context cannot verify is left out."""
+    depth: int = 0
+    """Tokens in both caches meanwhile; 0 = as they are now. Another number leaves them empty."""
+    seconds: float = 6.0
+    """About how long it may take; three passes are made whatever it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Choose one token of an answer again, evaluated alone and at the end of a batch. The answer is `Peeked`.
+
+    Both caches are empty afterwards.
+    """
+
+    question: Generate
+    answer: tuple[int, ...]
+    """The answer's ids before that token."""
+    candidates: tuple[int, ...]
+    """Ids whose logits are wanted."""
+    width: int
+    """Tokens in the batch."""
+
+
+Command = Load | Generate | Configure | Clear | Shutdown | MeasureCosts | Peek
 
 # -------------------------------------------------------------------- events
 
@@ -179,6 +207,43 @@ class Failed:
     log_file: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a round is made of, in seconds; medians."""
+
+    depth: int
+    """Tokens in the target's cache while it was measured."""
+    plain_s: float
+    """The target evaluates one token."""
+    verify: dict[int, float]
+    """The target evaluates a batch of n tokens, with logits of all."""
+    draft_step_s: float | None
+    """The drafter proposes one token, our own choosing included; None without a drafter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """The target's choice of one token, and how near the second best was."""
+
+    token: int
+    margin: float
+    """Best minus second best score as they were compared: logits at temperature 0, else with the noise."""
+    logits: dict[int, float]
+    """Of the candidates asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """The same choice in two batches; between them only rounding differs."""
+
+    alone: Choosing
+    batched: Choosing
+    width: int
+    """Tokens in the batch of `batched`."""
+    texts: dict[int, str]
+    """Of the candidates."""
+
+
 Event = (
     LoadProgress
     | MemoryUse
@@ -189,6 +254,6 @@ Event = (
     | PromptProgress
     | Round
     | Finished
+    | Costs
+    | Peeked
 )
-
-

@@ -12,6 +12,7 @@ import pytest
 from localspec.llama.context import Context
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
+from localspec.spec.draft_chain import ChainDrafter
 from localspec.spec.draft_lookup import LookupDrafter
 from localspec.spec.draft_model import ModelDrafter
 from localspec.spec.engine import Engine
@@ -63,7 +64,15 @@ class Bench:
         self.stack.callback(context.close)
         return context
 
-    def engine(self, path: Path, draft: Path | str | None = None, n_draft: int = 4, **options: Any) -> Engine:
+    def engine(
+        self,
+        path: Path,
+        draft: Path | str | None = None,
+        n_draft: int = 4,
+        *,
+        chain: bool = False,
+        **options: Any,
+    ) -> Engine:
         options.setdefault("snapshots", n_draft if draft else 0)
         context = self.context(path, **options)
         drafter: Any = None
@@ -77,6 +86,8 @@ class Bench:
                 name=draft.name,
                 n_vocab=context.n_vocab,
             )
+        if chain:
+            drafter = ChainDrafter(drafter)
         return Engine(context, self.model(path).vocab, drafter=drafter, n_draft=n_draft)
 
     def close(self) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.spec.engine import Request
+from localspec.spec.draft_chain import ChainDrafter
+from localspec.spec.draft_lookup import LookupDrafter
+from localspec.spec.engine import Engine, Request
 from localspec.spec.events import Finished, Round, Sampling
 from localspec.spec.length import (
     LOSS_SHARE,
@@ -21,6 +23,8 @@ from localspec.spec.length import (
     PricedLength,
 )
 from localspec.spec.replay import CURVES, AverageLength, ConfidenceGate, Trace, replay
+from localspec.spec.sampling import Sampler
+from tests.gguf_writer import FIRST_NAMED
 from tests.spec.conftest import Bench
 
 DATA = Path(__file__).parent.parent / "data"
@@ -179,7 +183,7 @@ def test_a_drafter_without_probabilities_is_priced_by_depth() -> None:
         assert policy.begin()
         kept = policy.keep(8)
         policy.learn(
-            Outcome((), (), proposed=8, verified=kept, accepted=min(kept, 2), cut_token_agrees=None,
+            Outcome((), (), (), proposed=8, verified=kept, accepted=min(kept, 2), cut_token_agrees=None,
                     draft_s=0.0, verify_s=costs.v(kept + 1), seconds=costs.v(kept + 1))
         )  # fmt: skip
     policy.begin()
@@ -207,6 +211,73 @@ def test_the_text_is_the_same_with_the_length_by_price(bench: Bench, arch: str, 
         engine.set_length(8, Costs({n: 1e-3 * v for n, v in CURVES[curve].items()}, 1e-4, 9))
         assert engine.status.auto
         assert ids(engine) == plain
+
+
+@pytest.mark.parametrize("draft", ["right", "half", "wrong"])
+@pytest.mark.parametrize("arch", ["llama", "gemma3", "qwen35"])
+def test_the_text_is_the_same_with_a_chain(bench: Bench, arch: str, draft: str) -> None:
+    """A text that repeats itself, so that both sources get rounds."""
+    path = bench.file(arch)
+    prompt = [1, *list(range(20, 60)) * 3]
+    sampling = Sampling(temperature=0.7, seed=9)
+
+    def ids(engine: Engine) -> tuple[int, ...]:
+        answers: list[int] = []
+        for _ in range(2):
+            request = Request([*prompt, *answers], sampling, max_tokens=100, ignore_eos=True)
+            last = list(engine.generate(request))[-1]
+            assert isinstance(last, Finished)
+            answers += last.token_ids
+        return tuple(answers)
+
+    plain = ids(bench.engine(path))
+    for c in (1e-5, 5e-4):
+        engine = bench.engine(path, bench.related(path, draft), 8, chain=True)
+        engine.set_length(8, Costs({1: 1e-3, 9: 1.2e-3}, c, 9))
+        assert ids(engine) == plain
+        assert isinstance(engine.drafter, ChainDrafter)
+        assert sum(engine.drafter.rounds.values()) > 0
+
+
+def test_the_chain_takes_lookup_on_copies_and_the_model_elsewhere(bench: Bench) -> None:
+    """Lookup knows a cycle; the model is always wrong there, and right where the text is new."""
+    from tests import gguf_files
+
+    cycle = [FIRST_NAMED + i for i in range(12)]
+    target = gguf_files.script_model(
+        bench.folder / "chain.gguf", dict(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    )
+    wrong = gguf_files.script_model(bench.folder / "chain-wrong.gguf", {}, default=FIRST_NAMED + 30)
+    for draft, better in ((wrong, "lookup"), (target, "chain.gguf")):
+        engine = bench.engine(target, draft, 8, chain=True)
+        engine.set_length(8, Costs({1: 1e-3, 9: 1.2e-3}, 1e-9, 9))
+        list(engine.generate(Request([1, cycle[0]], Sampling(temperature=0), max_tokens=120)))
+        assert isinstance(engine.drafter, ChainDrafter)
+        rounds = engine.drafter.rounds
+        assert rounds["lookup" if better == "lookup" else draft.name] > 0
+        if better == "lookup":  # the model was asked as long as the text was new
+            assert rounds[draft.name] <= 13
+
+
+def test_lookup_learns_how_far_its_matches_can_be_trusted() -> None:
+    rng = random.Random(0)
+    sampler = Sampler(Sampling(temperature=0))
+
+    def chance_after(right: float) -> float:
+        drafter = LookupDrafter()
+        ids = [rng.randrange(5) for _ in range(40)]
+        for _ in range(400):
+            draft = drafter.draft(ids, 1, sampler)
+            last = draft.chances[0] if draft.chances else 0.0
+            agreed = draft.tokens and rng.random() < right
+            ids.append(draft.tokens[0] if agreed else 5 + rng.randrange(200))
+            if not agreed:
+                ids += [rng.randrange(5) for _ in range(2)]
+            drafter.accept(ids)
+        return last
+
+    assert chance_after(0.95) > 0.75
+    assert chance_after(0.1) < 0.4
 
 
 def test_an_always_wrong_draft_is_given_up_and_watched_from_aside(bench: Bench) -> None:

@@ -1,0 +1,166 @@
+"""`localspec run`: the chat on a terminal; one answer on stdout everywhere else."""
+
+from __future__ import annotations
+
+import select
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from localspec.cli import output
+from localspec.errors import UsageError
+from localspec.options import OPTIONS
+
+if TYPE_CHECKING:
+    from localspec.launch import Launch
+    from localspec.settings import Settings
+
+_QUIET_S = 1.0
+
+
+def _option(name: str, *more: str, **extra: Any) -> Any:
+    """A flag with the words of `localspec.options`."""
+    option = OPTIONS[name]
+    return typer.Option(option.flag, *more, help=option.sentence, show_default=False, **extra)
+
+
+def command(  # noqa: PLR0917  # Typer's way to name flags
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET",
+            help=f"{OPTIONS['target'].help} Without one: the last pair, else the demo.",
+            show_default=False,
+        ),
+    ] = None,
+    draft: Annotated[str | None, _option("draft", metavar="DRAFT")] = None,
+    n_draft: Annotated[int | None, _option("n_draft", metavar="N")] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "-p",
+            "--prompt",
+            metavar="TEXT",
+            help="Answer this and leave. What comes on stdin is added below it.",
+            show_default=False,
+        ),
+    ] = None,
+    system: Annotated[str | None, _option("system", metavar="TEXT")] = None,
+    temperature: Annotated[float | None, _option("temperature", metavar="T")] = None,
+    top_p: Annotated[float | None, _option("top_p", metavar="P")] = None,
+    top_k: Annotated[int | None, _option("top_k", metavar="K")] = None,
+    min_p: Annotated[float | None, _option("min_p", metavar="P")] = None,
+    repeat_penalty: Annotated[float | None, _option("repeat_penalty", metavar="X")] = None,
+    presence_penalty: Annotated[float | None, _option("presence_penalty", metavar="X")] = None,
+    frequency_penalty: Annotated[float | None, _option("frequency_penalty", metavar="X")] = None,
+    seed: Annotated[int | None, _option("seed", metavar="N")] = None,
+    max_tokens: Annotated[int | None, _option("max_tokens", metavar="N")] = None,
+    think: Annotated[bool | None, _option("think")] = None,
+    ctx: Annotated[int | None, _option("ctx", metavar="N")] = None,
+    gpu_layers: Annotated[int | None, _option("gpu_layers", metavar="N")] = None,
+    draft_gpu_layers: Annotated[int | None, _option("draft_gpu_layers", metavar="N")] = None,
+    kv: Annotated[str | None, _option("kv", metavar="TYPE")] = None,
+    threads: Annotated[int | None, _option("threads", metavar="N")] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A Jinja chat template in place of the model's own.", show_default=False
+        ),
+    ] = None,
+    force_draft: Annotated[
+        bool,
+        typer.Option(
+            "--force-draft", help="Take the draft although its vocabulary differs; the text stays exact."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Download what is missing without asking.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the answer and its figures as one JSON object.")
+    ] = False,
+) -> int:
+    """Chat with a model, or answer one prompt.
+
+    On a terminal this opens the chat. With -p, with a prompt on stdin or with --json it writes the answer to
+    stdout and the figures to stderr.
+    """
+    flags = {
+        name: value for name, value in locals().items() if name in OPTIONS and name not in ("target", "draft")
+    }
+    if system is not None:
+        flags["system"] = _as_typed(system)
+    from localspec.settings import load_settings
+
+    settings = load_settings(flags)
+    chat = prompt is None and not json and output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)
+    text = "" if chat else read_prompt(prompt)
+    from localspec.cli.fetching import ready_to_launch
+    from localspec.launch import prepare
+
+    def prepared() -> Launch:
+        return prepare(
+            target, draft, settings, force_draft=force_draft, template_file=str(template) if template else ""
+        )
+
+    launch = ready_to_launch(prepared, yes=yes)
+    if chat:
+        return _chat(launch, settings)
+    from localspec.cli.answer import answer
+
+    return answer(text, launch, settings, as_json=json)
+
+
+def read_prompt(prompt: str | None) -> str:
+    """The prompt of the flag, with what comes on stdin below it.
+
+    Raises:
+        UsageError: There is neither.
+    """
+    parts = [_as_typed(prompt)] if prompt is not None else []
+    if sys.stdin is not None and not output.is_terminal(sys.stdin):
+        _say_if_waiting()
+        piped = sys.stdin.buffer.read().decode("utf-8", "replace").strip("\r\n")
+        parts += [piped] if piped else []
+    text = "\n\n".join(parts)
+    if not text.strip():
+        why = "Give it with -p or on stdin." if prompt is None else ""
+        raise UsageError("There is no prompt.", why=why, hint='localspec run -p "Why is the sky blue?"')
+    return text
+
+
+def _say_if_waiting() -> None:
+    """A pipe that nobody writes to or closes looks like a program that hangs: say what is waited for."""
+    try:
+        ready, _, _ = select.select([sys.stdin], [], [], _QUIET_S)
+    except (OSError, ValueError):  # Windows can only wait for sockets
+        return
+    if not ready:
+        output.say("Waiting for the prompt on stdin.")
+
+
+def _as_typed(text: str) -> str:
+    """An argument as UTF-8; a locale that is not leaves its bytes as surrogates."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _chat(launch: Launch, settings: Settings) -> int:
+    from localspec.chat.session import Session
+    from localspec.chat.store import ConversationStore
+    from localspec.tui.app import run_app
+    from localspec.worker.process import Worker
+
+    with Worker() as worker:
+        session = Session(
+            worker,
+            system=settings.system,
+            sampling=settings.sampling(),
+            seed=settings.seed,
+            max_tokens=settings.max_tokens,
+            think=settings.think,
+            store=ConversationStore(),
+            about={"target": launch.target.id, "draft": launch.draft_name},
+        )
+        return run_app(session, worker, launch, coloured=settings.show_drafted, theme=settings.theme)

@@ -1,0 +1,226 @@
+"""Settings: defaults < the person's `settings.toml` < flags; and what `run` remembers from the last time."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import json
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from localspec import paths
+from localspec.errors import UsageError
+from localspec.options import KV_TYPES, MAX_N_DRAFT, MIN_CTX, OPTIONS
+from localspec.spec.events import Sampling
+
+# Python 3.10 has no tomllib; tomli is the same under another name.
+tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+Count = Annotated[int, Field(ge=0, strict=True)]
+Layers = Annotated[int, Field(ge=-1, strict=True)]
+
+
+class Settings(BaseModel):
+    """Everything that a person can set. The words of each field are in `localspec.options`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    target: str = Field("qwen3.8-27b", min_length=1)
+    draft: str = ""
+    """Empty = the last one used with the target, else the catalogue's, where it is on disk."""
+    batch: int = Field(512, ge=8, le=8192, strict=True)
+    n_draft: int = Field(4, ge=0, le=MAX_N_DRAFT, strict=True)
+    temperature: float = Field(0.7, ge=0, le=5, allow_inf_nan=False)
+    top_p: float = Field(0.95, gt=0, le=1)
+    top_k: Count = 40
+    min_p: float = Field(0.0, ge=0, le=1)
+    repeat_penalty: float = Field(1.0, gt=0, le=5)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    penalty_last_n: Count = 64
+    seed: int | None = Field(None, ge=0, lt=2**64, strict=True)
+    """None = a new one for every conversation."""
+    ctx: Count = 8192
+    gpu_layers: Layers = -1
+    draft_gpu_layers: Layers = -1
+    kv: str = "f16"
+    threads: int = Field(0, ge=0, le=512, strict=True)
+    system: str = ""
+    max_tokens: Count = 0
+    think: bool | None = Field(None, strict=True)
+    show_drafted: bool = Field(False, strict=True)
+    theme: str = ""
+
+    @field_validator(
+        "temperature",
+        "top_p",
+        "min_p",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        mode="before",
+    )
+    @classmethod
+    def _number(cls, value: object) -> object:
+        if isinstance(value, (bool, str)):
+            raise ValueError("not a number")
+        return value
+
+    @field_validator("ctx")
+    @classmethod
+    def _context(cls, value: int) -> int:
+        if 0 < value < MIN_CTX:
+            raise ValueError("too small")
+        return value
+
+    @field_validator("kv")
+    @classmethod
+    def _cache_type(cls, value: str) -> str:
+        if value.lower() not in KV_TYPES:
+            raise ValueError("unknown type")
+        return value.lower()
+
+    @field_validator("n_draft")
+    @classmethod
+    def _fits_batch(cls, value: int, info: ValidationInfo) -> int:
+        # A round verifies n_draft + 1 tokens in one batch.
+        if value + 1 > info.data.get("batch", 512):
+            raise ValueError("larger than the batch")
+        return value
+
+    def sampling(self) -> Sampling:
+        """The part that chooses tokens; a seed of None becomes 0, which a session replaces."""
+        return Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repeat_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            penalty_last_n=self.penalty_last_n,
+            seed=self.seed or 0,
+        )
+
+
+def load_settings(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Settings:
+    """Defaults, then the settings file, then flags.
+
+    Args:
+        flags: Field names with values; None as a value means "not given".
+        file: The default is `paths.settings_file()`; a file that does not exist is an empty one.
+
+    Raises:
+        UsageError: A value cannot be; it names the file or the flag, the field, the value and what is
+        allowed.
+    """
+    file = file or paths.settings_file()
+    from_file = _read(file)
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    _validate(from_file, file)
+    return _validate(from_file | given, None)
+
+
+def check_value(name: str, value: Any, settings: Settings) -> Settings:
+    """A copy of the settings with one field changed, for commands such as `/temp 0.3`.
+
+    Raises:
+        UsageError: The value cannot be; the sentence is the same as for the flag.
+    """
+    return _validate(settings.model_dump() | {name: value}, None)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            return dict(tomllib.load(opened))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is not valid TOML.", why=f"{error}.", hint=f"edit {file}") from error
+    except OSError as error:
+        why = f"{error.strerror or error}."
+        raise UsageError(f"{file} cannot be read.", why=why, hint=f"ls -l {file}") from error
+
+
+def _validate(values: Mapping[str, Any], file: Path | None) -> Settings:
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise _sentences(error.errors()[0], file) from None
+
+
+def _sentences(problem: Any, file: Path | None) -> UsageError:
+    """One problem of pydantic's list in our words."""
+    name = str(problem["loc"][0]) if problem["loc"] else ""
+    hint = f"edit {file}" if file is not None else "localspec run --help"
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, OPTIONS, n=1)
+        why = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(OPTIONS)}."
+        return UsageError(f"{file}: there is no setting {name!r}.", why=why, hint=hint)
+    option = OPTIONS[name]
+    value = problem["input"]
+    shown = value if isinstance(value, str) else json.dumps(value, default=str)
+    if file is not None:
+        message = f"{file}: {name} = {json.dumps(value, default=str)} is not allowed."
+    else:
+        message = f"{option.flag.partition('/')[0] or name} {shown} is not allowed."
+    return UsageError(message, why=f"Allowed: {option.allowed}.", hint=hint)
+
+
+# ----------------------------------------------------------------------- state
+
+_REMEMBERED_DRAFTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What `run` remembers."""
+
+    target: str = ""
+    """The last target, as `ModelRef.id`."""
+    drafts: dict[str, str] = field(default_factory=dict)
+    """The last draft of each target: a `ModelRef.id`, `lookup` or `none`."""
+
+
+def load_state(file: Path | None = None) -> State:
+    """Read the state; a missing or damaged file is an empty state."""
+    try:
+        data = json.loads((file or paths.state_file()).read_text(encoding="utf-8"))
+        drafts = data.get("drafts", {})
+        pairs = drafts.items() if isinstance(drafts, dict) else ()
+        kept = {k: v for k, v in pairs if isinstance(v, str)}
+        target = data.get("target", "")
+        return State(target if isinstance(target, str) else "", kept)
+    except (OSError, ValueError, AttributeError):
+        return State()
+
+
+def remember(target: str, draft: str, file: Path | None = None) -> None:
+    """Keep the pair for the next start. A state that cannot be written is no reason to stop anything.
+
+    Args:
+        target: `ModelRef.id` of the target.
+        draft: `ModelRef.id` of the draft, `lookup`, or `none`.
+        file: The default is `paths.state_file()`.
+    """
+    file = file or paths.state_file()
+    drafts = load_state(file).drafts
+    drafts.pop(target, None)
+    drafts[target] = draft
+    newest = dict(list(drafts.items())[-_REMEMBERED_DRAFTS:])
+    scratch = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(json.dumps({"target": target, "drafts": newest}, indent=1), encoding="utf-8")
+        scratch.replace(file)  # whole or not at all, with two programs at once too
+    except OSError:
+        with contextlib.suppress(OSError):
+            scratch.unlink()

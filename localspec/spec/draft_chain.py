@@ -1,0 +1,77 @@
+"""The `chain` drafter: each round whichever of lookup and another drafter promises to gain more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from localspec.spec.draft_lookup import LookupDrafter
+from localspec.spec.drafter import Draft, Drafter, GoOn, always
+from localspec.spec.length import Label, LengthPolicy, PricedLength
+from localspec.spec.sampling import Sampler
+
+
+class ChainDrafter(Drafter):
+    """Lookup costs nothing and is asked first; where its priced gain is the larger one, its proposal is taken.
+
+    With a fixed length there are no prices, and the other one drafts always.
+
+    Args:
+        other: A `model` or `mtp` drafter.
+    """
+
+    def __init__(self, other: Drafter) -> None:
+        self.name = f"lookup + {other.name}"
+        self.lookup = LookupDrafter()
+        self.other = other
+        self.max_draft = max(self.lookup.max_draft, other.max_draft)
+        self._policy: LengthPolicy | None = None
+        self.rounds = {"lookup": 0, other.name: 0}
+        """Rounds that each source drafted."""
+
+    @property
+    def off_reason(self) -> str:
+        """See `Drafter.off_reason`; lookup can always propose."""
+        return ""
+
+    def bind(self, policy: LengthPolicy) -> None:
+        """See `Drafter.bind`."""
+        self._policy = policy
+
+    def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """See `Drafter.begin`."""
+        self.lookup.begin(ids)
+        self.other.begin(ids, cancelled=cancelled)
+
+    def draft(self, ids: Sequence[int], k: int, sampler: Sampler, go_on: GoOn = always) -> Draft:
+        """See `Drafter.draft`."""
+        found = self.lookup.draft(ids, k, sampler)
+        if found.tokens and self._prefers(found):
+            self.rounds["lookup"] += 1
+            return found
+        self.rounds[self.other.name] += 1
+        return self.other.draft(ids, k, sampler, go_on)
+
+    def shadow(self, ids: Sequence[int], sampler: Sampler) -> list[Label]:
+        """See `Drafter.shadow`; lookup labels itself in `accept`."""
+        return self.other.shadow(ids, sampler)
+
+    def accept(self, ids: Sequence[int]) -> None:
+        """See `Drafter.accept`."""
+        self.lookup.accept(ids)
+        self.other.accept(ids)
+
+    def clear(self) -> None:
+        """See `Drafter.clear`."""
+        self.lookup.clear()
+        self.other.clear()
+
+    def close(self) -> None:
+        """See `Drafter.close`."""
+        self.other.close()
+
+    def _prefers(self, found: Draft) -> bool:
+        if self.other.off_reason:
+            return True
+        if isinstance(self._policy, PricedLength):
+            return self._policy.gain(found.chances) > max(self._policy.gain_of_drafting(), 0.0)
+        return False

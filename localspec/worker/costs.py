@@ -1,0 +1,157 @@
+"""Times of the parts of a round: a plain step, verify batches, a draft step. Runs in the engine's process."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from localspec.errors import ContextFullError, DecodeError, LocalspecError
+from localspec.llama.context import Context
+from localspec.spec.engine import Engine
+from localspec.spec.events import Sampling
+from localspec.spec.sampling import Sampler
+from localspec.worker.protocol import Costs, MeasureCosts
+
+_LEAST_PASSES = 3
+_MOST_PASSES = 15
+_DRAFT_SHARE = 0.3  # of the time that measuring may take
+_STRIDE = 7919  # a prime: filler ids are spread over the vocabulary
+
+
+def measure_costs(
+    engine: Engine, command: MeasureCosts, cancelled: Callable[[], bool] = lambda: False
+) -> Costs:
+    """Time a plain step, verify batches and a draft step of what is loaded.
+
+    The batches hold the conversation's last ids (a mixture of experts reads other weights for other tokens). Each pass
+    times every size once, so that a slow moment of the machine falls on all of them; the first pass warms up and is
+    not counted.
+
+    Args:
+        engine: Target and drafter.
+        command: Sizes, depth and time.
+        cancelled: Asked between two evaluations; what was measured by then is the answer.
+
+    Raises:
+        ContextFullError: The cache has no room for one more token.
+        DecodeError: llama.cpp failed.
+        LocalspecError: It was stopped before anything was measured.
+    """
+    context = engine.context
+    ids = list(engine.ids)
+    if command.depth:
+        engine.clear()
+        ids = _filler(command.depth, ids, context.n_vocab)
+        for _ in context.extend(ids, cancelled):
+            pass
+    depth = context.length
+    limit = min(engine.n_draft_limit + 1, context.room)
+    if limit < 1:
+        raise ContextFullError(
+            "There is no room in the context to measure with.", hint="localspec run --ctx 8192"
+        )
+    sizes = sorted({1, *(size for size in command.sizes if 0 < size <= limit)})
+    try:
+        seconds = command.seconds * (1 - _DRAFT_SHARE if engine.drafter is not None else 1)
+        times = _batch_times(context, sizes, _filler(sizes[-1], ids, context.n_vocab), seconds, cancelled)
+        _restore(context, depth, ids)
+        step = _draft_step(engine, ids, command.seconds * _DRAFT_SHARE, cancelled)
+    finally:
+        if command.depth:
+            engine.clear()
+        else:
+            _restore(context, depth, ids)
+    if 1 not in times:
+        raise LocalspecError("Measuring was stopped.")
+    return Costs(depth, times[1], times, step)
+
+
+def _filler(count: int, ids: Sequence[int], n_vocab: int) -> list[int]:
+    """`count` ids: the last ones of the conversation, others before them where it is shorter."""
+    kept = list(ids[-count:])
+    return [(index + 1) * _STRIDE % n_vocab for index in range(count - len(kept))] + kept
+
+
+def _batch_times(
+    context: Context,
+    sizes: Sequence[int],
+    tokens: Sequence[int],
+    seconds: float,
+    cancelled: Callable[[], bool],
+) -> dict[int, float]:
+    """The median time of a batch of each size, as far as it was measured."""
+    found: dict[int, list[float]] = {size: [] for size in sizes}
+    began = time.perf_counter()
+    for number in range(1 + _MOST_PASSES):
+        if number > _LEAST_PASSES and time.perf_counter() - began > seconds:
+            break
+        for size in sizes:
+            if cancelled() or context.room < size:
+                return _medians(found)
+            took = _one_batch(context, tokens[-size:])
+            if number:
+                found[size].append(took)
+    return _medians(found)
+
+
+def _one_batch(context: Context, tokens: Sequence[int]) -> float:
+    """Evaluate as a verify pass does, and take back what can be taken back."""
+    before = context.length
+    began = time.perf_counter()
+    context.decode(tokens, "all")
+    context.logits()  # waits for the device
+    took = time.perf_counter() - began
+    # A recurrent state goes back by one token less than the batch had; it grows by one token each time.
+    context.truncate(before + 1 if context.has_state else before)
+    return took
+
+
+def _draft_step(
+    engine: Engine, ids: Sequence[int], seconds: float, cancelled: Callable[[], bool]
+) -> float | None:
+    """The median time of one proposed token, in drafts of k tokens as the rounds make them."""
+    drafter, k = engine.drafter, engine.n_draft
+    if drafter is None or k < 1 or cancelled():
+        return None
+    sampler = Sampler(Sampling()).for_draft()
+    start = list(ids) or _filler(16, ids, engine.context.n_vocab)
+    more = _filler(1 + _MOST_PASSES, ids, engine.context.n_vocab)
+    times: list[float] = []
+    began = time.perf_counter()
+    try:
+        drafter.begin(start, cancelled=cancelled)
+        for number in range(1 + _MOST_PASSES):
+            if cancelled() or (number > _LEAST_PASSES and time.perf_counter() - began > seconds):
+                break
+            # One more token each time, as after a round: the draft evaluates it and goes on from there.
+            start.append(more[number])
+            at = time.perf_counter()
+            draft = drafter.draft(start, k, sampler)
+            took = time.perf_counter() - at
+            if drafter.off_reason:
+                break
+            if number:
+                times.append(took / (len(draft.tokens) or k))
+    except DecodeError:
+        return None  # rounds go on without this drafter; so does this
+    finally:
+        drafter.clear()
+        with contextlib.suppress(DecodeError):
+            if ids:
+                drafter.begin(ids, cancelled=cancelled)
+    return median(times) if times else None
+
+
+def _restore(context: Context, length: int, ids: Sequence[int]) -> None:
+    """Bring the cache back to `length` tokens; a state that cannot go back is made again."""
+    if context.length == length or context.truncate(length):
+        return
+    context.clear()
+    for _ in context.extend(ids[:length]):
+        pass
+
+
+def _medians(times: dict[int, list[float]]) -> dict[int, float]:
+    return {size: median(found) for size, found in times.items() if found}

@@ -1,0 +1,202 @@
+"""The command line as a whole: what it imports, how errors leave it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from localspec import __version__
+from localspec.cli import app
+from localspec.errors import LocalspecError, PairingError
+from tests.cli.program import environment, localspec
+
+HEAVY = ("textual", "llama_cpp", "pydantic", "numpy", "huggingface_hub", "jinja2", "psutil", "rich")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "--version", ""])
+def test_help_and_version_import_nothing_heavy(tmp_path, flag):
+    program = (
+        "import sys\n"
+        "from localspec.cli.app import run\n"
+        "try:\n"
+        f"    run({[flag] if flag else []!r})\n"
+        "except SystemExit as leaving:\n"
+        "    assert leaving.code == 0, leaving.code\n"
+        f"print(sorted({{m.partition('.')[0] for m in sys.modules}} & set({HEAVY!r})), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(tmp_path), check=True
+    )
+    assert done.stderr == "[]\n"
+    assert ("Usage: localspec" in done.stdout) == (flag != "--version")
+    if flag == "--version":
+        assert done.stdout == f"localspec {__version__}\n"
+
+
+def test_help_lists_every_command_in_order(tmp_path):
+    lines = localspec(tmp_path, "--help").stdout.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(
+        app.COMMANDS
+    )
+    assert all(len(line.split()) > 1 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "hint"),
+    [
+        (["frob"], "No such command 'frob'.", "localspec --help"),
+        (["run", "--bogus"], "No such option: --bogus.", "localspec run --help"),
+        (["run", "--n-draft", "many"], "should be a valid integer", "localspec run --help"),
+        (["run", "--temp"], "requires an argument.", "localspec run --help"),
+        (["run", "--kv", "q3_k", "-p", "x"], "--kv q3_k is not allowed.", "localspec run --help"),
+    ],
+)
+def test_usage_errors_are_three_sentences_and_exit_code_2(
+    tmp_path, monkeypatch, capsys, arguments, said, hint
+):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.endswith(f"  Try: {hint}\n")
+    assert (
+        run(["--json", *arguments] if arguments == ["frob"] else [arguments[0], "--json", *arguments[1:]])
+        == 2
+    )
+    out, err = capsys.readouterr()
+    if arguments != ["frob"]:  # there --json itself is the first thing that is not known
+        error = json.loads(out)["error"]
+        assert error["kind"] == "UsageError"
+        assert said in error["message"]
+        assert error["hint"] == hint
+
+
+def run(arguments):
+    with pytest.raises(SystemExit) as leaving:
+        app.run(arguments)
+    return leaving.value.code
+
+
+def command_that(behave):
+    """The program with one command, whose body is ours."""
+
+    def command():
+        """Do it."""
+        return behave()
+
+    return command
+
+
+def run_with(monkeypatch, behave, *arguments):
+    import types
+
+    module = types.ModuleType("localspec.cli.only")
+    module.command = command_that(behave)
+    monkeypatch.setitem(sys.modules, "localspec.cli.only", module)
+    monkeypatch.setattr(app, "COMMANDS", ("only", "run"))
+    return run(["only", *arguments])
+
+
+def raise_(error):
+    raise error
+
+
+def test_an_error_of_ours_is_three_sentences(monkeypatch, capsys):
+    error = PairingError("They differ.", why="Token 5 is [/red] \x1b[31m.", hint="localspec check a b")
+    assert run_with(monkeypatch, lambda: raise_(error)) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        "Target and draft do not match: They differ.\n  Token 5 is [/red] \x1b[31m.\n  Try: localspec check a b\n"
+    )
+
+
+@pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (3, 3), (True, 1)])
+def test_what_a_command_returns_is_the_exit_code(monkeypatch, returned, code):
+    assert run_with(monkeypatch, lambda: returned) == code
+
+
+def test_ctrl_c_is_130_without_a_word(monkeypatch, capsys):
+    assert run_with(monkeypatch, lambda: raise_(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err.strip() == ""
+
+
+def test_an_unexpected_error_is_one_sentence_and_a_log(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    monkeypatch.delenv("LOCALSPEC_DEBUG", raising=False)
+    assert run_with(monkeypatch, lambda: raise_(ZeroDivisionError("by\nnought"))) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("Error: Something unexpected happened (ZeroDivisionError: by nought).\n")
+    assert "Traceback" not in err
+    log = tmp_path / "state" / "logs" / "error.log"
+    assert str(log) in err
+    assert "Traceback" in log.read_text()
+    monkeypatch.setenv("LOCALSPEC_DEBUG", "1")
+    run_with(monkeypatch, lambda: raise_(ZeroDivisionError()))
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_json_errors_go_to_stdout(monkeypatch, capsys):
+    monkeypatch.setattr(app, "build", lambda: raise_(LocalspecError("No.", why="So.", hint="x")))
+    with pytest.raises(SystemExit):
+        app.run(["check", "--json"])
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {
+        "error": {"kind": "LocalspecError", "message": "No.", "why": "So.", "hint": "x"}
+    }
+    assert err == ""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a pipe of POSIX")
+def test_a_reader_that_leaves_early_is_no_error(tmp_path):
+    home = environment(tmp_path)
+    command = f"{sys.executable} -m localspec run --help | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=home, check=False)
+    assert done.stdout.startswith("Usage: localspec run")
+    assert done.stderr == ""
+
+
+def test_the_locale_does_not_matter(tmp_path):
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    done = localspec(tmp_path, "pull", "一二三", **locale)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Unknown model: There is no model called ")
+    assert localspec(tmp_path, "run", "--help", **locale).returncode == 0
+
+
+def entry_points():
+    script = Path(sysconfig.get_path("scripts")) / "localspec"
+    return [[sys.executable, "-m", "localspec"], *([[str(script)]] if shutil.which(script) else [])]
+
+
+@pytest.mark.parametrize("program", entry_points(), ids=lambda program: Path(program[-1]).name)
+def test_every_entry_point_starts_the_engine_once(tmp_path, program):
+    """Spawned children import the main module again; the command line must not run in them."""
+    from tests.gguf_files import script_model
+
+    target = script_model(tmp_path / "target.gguf", {})
+    done = subprocess.run(
+        [*program, "run", str(target), "-p", "hi", "--draft", "none"],
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path, "n=3,text=one two three"),
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "one two three\n"
+    assert done.stderr.count("draft: off") == 2  # before and after, of one process
+    assert done.returncode == 0

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from localspec.cli import output
+from localspec.spec.events import DraftStatus
+from localspec.spec.stats import Stats
+
+
+def test_control_characters_become_visible_piece_by_piece():
+    text = "a\x1b[31mb\x9b2J\x07\x00\x7f\u202e\r\n\tü👨‍👩‍👧"
+    shown = output.printable(text)
+    assert shown == "a␛[31mb\\x9b2J␇␀␡\\u202e\n\tü👨‍👩‍👧"
+    assert "".join(output.printable(char) for char in text) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (None, "?"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (92_871_040, "93 MB"),
+        (16_464_440_224, "16.5 GB"),
+        (999_600_000, "1.0 GB"),
+        (100_400_000_000, "100 GB"),
+        (2_000_000_000_000, "2.0 TB"),
+        (5_000_000_000_000_000, "5000 TB"),
+    ],
+)
+def test_sizes(count, said):
+    assert output.size(count) == said
+
+
+def test_json_has_no_nan(capsys):
+    output.write_json({"a": float("nan"), "b": [1.5, float("inf")], "c": "ü", "d": (1, None)})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1.5, None], "c": "ü", "d": [1, None]}
+
+
+def test_figures_leave_out_what_does_not_exist():
+    on = DraftStatus("on", "", "d.gguf", 4)
+    none = output.figures(Stats(), on)
+    assert none == "0 tokens · no draft tokens · draft: on (d.gguf, k=4)"
+    stats = Stats(
+        prompt_tokens=120,
+        reused_tokens=20,
+        completion_tokens=21,
+        rounds=8,
+        drafted=32,
+        accepted=12,
+        prompt_s=0.5,
+        ttft_s=0.61,
+        decode_tokens=20,
+        decode_s=0.5,
+    )
+    assert output.figures(stats, on) == (
+        "40.0 tok/s · 21 tokens · first after 0.61 s · prompt 200 tok/s · accepted 12 of 32 (38%) · "
+        "2.50 tokens a round · draft: on (d.gguf, k=4)"
+    )
+    off = DraftStatus("off", "switched off")
+    assert (
+        output.figures(Stats(completion_tokens=1), off)
+        == "1 token · first after 0.00 s · draft: off (switched off)"
+    )

@@ -1,0 +1,222 @@
+"""From what was typed to what is loaded."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from localspec.errors import CatalogError, ModelFileError, PairingError, UsageError
+from localspec.launch import prepare
+from localspec.models import demo, hubcache
+from localspec.settings import Settings, State, load_state
+from tests.gguf_files import header_only, random_llama, random_qwen3next, script_model
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
+    monkeypatch.setattr(hubcache, "find", lambda repo, **_: on_disk.get(repo))
+    on_disk.clear()
+
+
+on_disk = {}
+"""Repositories of the hub that are in the cache of this test, with their files."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "target": script_model(folder / "target.gguf", {}, n_layer=2),
+        "draft": script_model(folder / "draft.gguf", {}),
+        "other": script_model(folder / "other.gguf", {}, n_vocab=700),
+        "next": random_qwen3next(folder / "next.gguf"),
+        "empty": header_only(folder / "empty.gguf"),
+    }
+
+
+def launch(target=None, draft=None, state=None, force_draft=False, template_file="", **settings):
+    return prepare(
+        str(target) if target else None,
+        str(draft) if draft else None,
+        Settings(**settings),
+        state=state or State(),
+        force_draft=force_draft,
+        template_file=template_file,
+    )
+
+
+def put_demo(files):
+    target, draft = demo.paths()
+    target.parent.mkdir(parents=True)
+    shutil.copy(files["target"], target)
+    shutil.copy(files["draft"], draft)
+
+
+# ------------------------------------------------------------------ pairs that were named
+
+
+def test_two_files_become_a_load(files):
+    made = launch(
+        files["target"], files["draft"], n_draft=8, ctx=2048, kv="q8_0", gpu_layers=3, draft_gpu_layers=5
+    )
+    load = made.load
+    assert (load.target, load.draft.kind, load.draft.path) == (
+        str(files["target"]),
+        "model",
+        str(files["draft"]),
+    )
+    assert (load.n_draft, load.n_ctx, load.kv_type, load.gpu_layers) == (8, 2048, "q8_0", 3)
+    assert load.draft.gpu_layers == 5
+    assert made.missing == ()
+    assert made.verdict.ok
+    made.remember()
+    assert load_state() == State(str(files["target"]), {str(files["target"]): str(files["draft"])})
+
+
+def test_no_names_take_the_last_pair(files):
+    launch(files["target"], files["draft"]).remember()
+    made = launch(state=load_state())
+    assert (made.load.target, made.load.draft.path) == (str(files["target"]), str(files["draft"]))
+
+
+@pytest.mark.parametrize("word", ["lookup", "none"])
+def test_lookup_and_none_are_remembered(files, word):
+    launch(files["target"], word).remember()
+    made = launch(state=load_state())
+    assert made.load.draft.kind == word
+    assert (made.load.draft.off_reason != "") == (word == "none")
+
+
+def test_a_draft_of_another_vocabulary_is_refused_with_the_words_of_check(files):
+    with pytest.raises(PairingError) as caught:
+        launch(files["target"], files["other"])
+    from localspec.models import pairing
+
+    verdict = pairing.check(files["target"], files["other"])
+    assert verdict.reasons[0] in caught.value.why
+    forced = launch(files["target"], files["other"], force_draft=True)
+    assert (forced.load.draft.kind, forced.load.draft.force) == ("model", True)
+    assert not forced.verdict.ok
+    assert forced.notes == (*verdict.warnings, *verdict.reasons)
+
+
+def test_force_does_not_overrule_a_memory_that_cannot_go_back(files):
+    with pytest.raises(PairingError, match="cannot draft"):
+        launch(files["next"], files["draft"], force_draft=True)
+
+
+def test_the_target_itself_is_no_draft(files):
+    with pytest.raises(PairingError, match="cannot draft") as caught:
+        launch(files["target"], files["target"])
+    assert "same file" in caught.value.why
+
+
+def test_files_that_are_no_models_are_refused(files, tmp_path):
+    with pytest.raises(ModelFileError):
+        launch(files["empty"])
+    page = tmp_path / "page.gguf"
+    page.write_text("<!DOCTYPE html>")
+    with pytest.raises(ModelFileError):
+        launch(page)
+    with pytest.raises(ModelFileError):
+        launch(files["target"], page)
+    with pytest.raises(CatalogError):
+        launch(tmp_path)
+    with pytest.raises(CatalogError):
+        launch(files["target"], tmp_path / "missing.gguf")
+    with pytest.raises(UsageError, match="template"):
+        launch(files["target"], template_file=str(tmp_path / "no.jinja"))
+
+
+# ------------------------------------------------------------------ drafts that nobody named
+
+
+def test_without_a_draft_the_reason_is_said(files):
+    made = launch(files["target"])
+    assert made.load.draft.kind == "none"
+    assert "no draft was asked for" in made.load.draft.off_reason
+    made.remember()
+    assert load_state().drafts == {str(files["target"]): ""}
+
+
+def test_a_remembered_draft_that_is_gone_or_does_not_match_is_left_out(files, tmp_path):
+    target = str(files["target"])
+    gone = launch(target, state=State(target, {target: str(tmp_path / "gone.gguf")}))
+    assert gone.load.draft.kind == "none"
+    other = launch(target, state=State(target, {target: str(files["other"])}))
+    assert other.load.draft.kind == "none"
+    assert "other.gguf does not match" in other.load.draft.off_reason
+
+
+def test_the_catalogues_draft_is_taken_where_it_is_on_disk(files):
+    on_disk["ggml-org/Qwen3.8-27B-GGUF"] = files["target"]
+    off = launch("qwen3.8-27b")
+    assert off.load.draft.kind == "none"
+    assert "qwen3.5-4b is not on this disk" in off.load.draft.off_reason
+    on_disk["unsloth/Qwen3.5-4B-GGUF"] = files["draft"]
+    on = launch("qwen3.8-27b")
+    assert (on.load.draft.kind, on.draft.id) == ("model", "qwen3.5-4b")
+
+
+def test_a_target_without_a_paying_draft_gets_lookup(files):
+    on_disk["unsloth/Qwen3.6-35B-A3B-GGUF"] = files["target"]
+    assert launch("qwen3.6-35b-a3b").load.draft.kind == "lookup"
+
+
+# ------------------------------------------------------------------ what is not on this disk
+
+
+def test_run_draft_4b_on_a_fresh_machine_offers_the_default_target():
+    made = launch(draft="4b", n_draft=8)
+    assert made.load is None
+    assert [ref.id for ref in made.missing] == ["qwen3.8-27b", "qwen3.5-4b"]
+
+
+def test_run_on_a_fresh_machine_offers_the_demo():
+    made = launch()
+    assert [ref.id for ref in made.missing] == ["demo", "demo-draft"]
+
+
+def test_a_target_from_the_settings_goes_before_the_demo():
+    chosen = prepare(None, None, Settings(target="qwen3.6-27b"), state=State())
+    assert chosen.target.id == "qwen3.6-27b"
+
+
+def test_only_what_is_missing_is_offered(files):
+    on_disk["ggml-org/Qwen3.8-27B-GGUF"] = files["target"]
+    assert [ref.id for ref in launch(draft="4b").missing] == ["qwen3.5-4b"]
+    assert launch(draft="lookup").missing == ()
+
+
+def test_a_size_word_after_the_demo_means_the_default_target(files):
+    put_demo(files)
+    made = launch(draft="4b", state=State("demo", {"demo": "demo-draft"}))
+    assert made.target.id == "qwen3.8-27b"
+    assert launch(draft="lookup", state=State("demo")).target.id == "demo"
+
+
+def test_the_demo_is_used_when_it_is_there(files):
+    put_demo(files)
+    made = launch()
+    assert (made.target.id, made.draft.id, made.load.draft.kind) == ("demo", "demo-draft", "model")
+    assert made.notes
+
+
+def test_a_last_target_that_was_deleted_is_forgotten(files, tmp_path):
+    put_demo(files)
+    made = launch(state=State(str(tmp_path / "deleted.gguf"), {}))
+    assert made.target.id == "demo"
+
+
+def test_a_wrong_size_names_what_is_on_offer():
+    with pytest.raises(CatalogError) as caught:
+        launch("qwen3.8-27b", "3b")
+    assert "4b" in caught.value.why
+
+
+def test_random_llama_is_a_target(tmp_path):
+    assert launch(random_llama(tmp_path / "r.gguf"), "lookup").load.draft.kind == "lookup"
