@@ -20,6 +20,7 @@ from localspec.worker.protocol import DraftSpec, Load
 NO_DRAFT: Final = "none"
 LOOKUP: Final = "lookup"
 DEMO: Final = "demo"
+DEMO_N_DRAFT: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,14 @@ def _assemble(
         if spec.kind == NO_DRAFT:
             ref, name = None, NO_DRAFT
     gpu_layers = settings.draft_gpu_layers
+    n_draft, auto = settings.draft_length
+    if target.kind == DEMO and "n_draft" not in settings.model_fields_set:
+        n_draft, auto = DEMO_N_DRAFT, False  # by price the demo would hardly draft, and it is there to show drafting
     load = Load(
         target=str(target.path),
         draft=DraftSpec(spec.kind, spec.path, gpu_layers, force_draft, spec.off_reason),
-        n_draft=settings.n_draft,
+        n_draft=n_draft,
+        auto=auto,
         n_ctx=settings.ctx,
         n_batch=settings.batch,
         gpu_layers=settings.gpu_layers,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """Types that llama.cpp's caches can have."""
 MAX_N_DRAFT = 16
+AUTO_N_DRAFT = 31
+"""The most that `auto` verifies at once; a model drafts less, a lookup can propose so much for nothing."""
 MIN_CTX = 64
 
 
@@ -43,9 +45,9 @@ OPTIONS: dict[str, Option] = {
     ),
     "n_draft": Option(
         "--n-draft",
-        "Tokens drafted per round; 0 switches drafting off.",
-        f"a whole number from 0 to {MAX_N_DRAFT}, smaller than the batch",
-        "4",
+        "Tokens drafted per round: auto chooses each round by what it earns, auto:8 at most 8, 8 always 8, 0 none.",
+        f"auto, auto:N, or a whole number N from 0 to {MAX_N_DRAFT}, smaller than the batch",
+        "auto",
     ),
     "temperature": Option(
         "--temp",

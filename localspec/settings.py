@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from localspec import paths
 from localspec.errors import UsageError
-from localspec.options import KV_TYPES, MAX_N_DRAFT, MIN_CTX, OPTIONS
+from localspec.options import AUTO_N_DRAFT, KV_TYPES, MAX_N_DRAFT, MIN_CTX, OPTIONS
 from localspec.spec.events import Sampling
 
 # Python 3.10 has no tomllib; tomli is the same under another name.
@@ -36,7 +36,8 @@ class Settings(BaseModel):
     draft: str = ""
     """Empty = the last one used with the target, else the catalogue's, where it is on disk."""
     batch: int = Field(512, ge=8, le=8192, strict=True)
-    n_draft: int = Field(4, ge=0, le=MAX_N_DRAFT, strict=True)
+    n_draft: int | str = "auto"
+    """A number, `auto` or `auto:N`; see `draft_length`."""
     temperature: float = Field(0.7, ge=0, le=5, allow_inf_nan=False)
     top_p: float = Field(0.95, gt=0, le=1)
     top_k: Count = 40
@@ -87,13 +88,28 @@ class Settings(BaseModel):
             raise ValueError("unknown type")
         return value.lower()
 
-    @field_validator("n_draft")
+    @field_validator("n_draft", mode="before")
     @classmethod
-    def _fits_batch(cls, value: int, info: ValidationInfo) -> int:
+    def _length(cls, value: object, info: ValidationInfo) -> object:
+        text = value.strip().lower() if isinstance(value, str) else value
+        length = text.removeprefix("auto:") if isinstance(text, str) else text
+        if isinstance(length, str) and length.isdecimal():
+            length = int(length)
+            text = f"auto:{length}" if isinstance(text, str) and text.startswith("auto") else length
+        if length == "auto":
+            return "auto"
         # A round verifies n_draft + 1 tokens in one batch.
-        if value + 1 > info.data.get("batch", 512):
-            raise ValueError("larger than the batch")
-        return value
+        if type(length) is not int or not 0 <= length <= min(MAX_N_DRAFT, info.data.get("batch", 512) - 1):
+            raise ValueError("not a draft length")
+        return text
+
+    @property
+    def draft_length(self) -> tuple[int, bool]:
+        """The greatest draft length, and whether each round's is chosen by price."""
+        if isinstance(self.n_draft, int):
+            return self.n_draft, False
+        cap = self.n_draft.removeprefix("auto").removeprefix(":")
+        return int(cap) if cap else min(AUTO_N_DRAFT, self.batch - 1), True
 
     def sampling(self) -> Sampling:
         """The part that chooses tokens; a seed of None becomes 0, which a session replaces."""

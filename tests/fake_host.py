@@ -225,7 +225,7 @@ class Fake:
                 )
             )
             return
-        self.draft_on, self.n_draft = True, command.n_draft
+        self.draft_on, self.n_draft = True, 4 if command.auto else command.n_draft
         self.say(self.ready())
 
     @property

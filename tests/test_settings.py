@@ -52,6 +52,11 @@ def test_flags_go_before_the_file_and_the_file_before_the_defaults():
     [
         ("n_draft", -1),
         ("n_draft", 17),
+        ("n_draft", "auto:17"),
+        ("n_draft", "auto:"),
+        ("n_draft", "many"),
+        ("n_draft", "-1"),
+        ("n_draft", True),
         ("temperature", -0.1),
         ("temperature", 5.1),
         ("temperature", float("nan")),
@@ -206,3 +211,24 @@ def test_two_writers_leave_a_whole_file():
         writer.join()
     json.loads(paths.state_file().read_text())
     assert load_state().target.startswith("t")
+
+
+@pytest.mark.parametrize(
+    ("value", "stored", "length"),
+    [
+        (None, "auto", (31, True)),
+        ("auto", "auto", (31, True)),
+        (" AUTO:8 ", "auto:8", (8, True)),
+        ("auto:0", "auto:0", (0, True)),
+        ("8", 8, (8, False)),
+        (8, 8, (8, False)),
+        ("0", 0, (0, False)),
+    ],
+)
+def test_draft_lengths(value, stored, length):
+    settings = load_settings({"n_draft": value})
+    assert (settings.n_draft, settings.draft_length) == (stored, length)
+
+
+def test_an_automatic_length_fits_the_batch():
+    assert load_settings({"batch": 8}).draft_length == (7, True)

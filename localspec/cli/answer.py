@@ -40,7 +40,7 @@ def answer(text: str, launch: Launch, settings: Settings, *, as_json: bool) -> i
         LocalspecError: The load or the answer failed. What had come of the answer is on stdout.
     """
     assert launch.load is not None
-    with Worker() as worker, _ctrl_c_stops(worker) as interrupted:
+    with Worker() as worker, ctrl_c_stops(worker) as interrupted:
         try:
             ready = _load(worker, launch)
             if settings.think is not None and not ready.knows_thinking:
@@ -68,7 +68,7 @@ def answer(text: str, launch: Launch, settings: Settings, *, as_json: bool) -> i
 
 
 @contextmanager
-def _ctrl_c_stops(worker: Worker) -> Iterator[list[bool]]:
+def ctrl_c_stops(worker: Worker) -> Iterator[list[bool]]:
     """The first Ctrl+C stops what runs and lets it end in order, the second one leaves.
 
     Yields:
@@ -93,7 +93,7 @@ def _load(worker: Worker, launch: Launch) -> Ready:
     assert launch.load is not None
     for sentence in launch.notes:
         output.say(sentence)
-    line = _StatusLine()
+    line = StatusLine()
     ready: Ready | None = None
     for event in worker.load(launch.load):
         if isinstance(event, LoadProgress):
@@ -110,7 +110,7 @@ def _load(worker: Worker, launch: Launch) -> Ready:
 
 
 def _stream(session: Session, text: str, *, show: bool) -> Finished:
-    line = _StatusLine()
+    line = StatusLine()
     finished: Finished | None = None
     thought = written = ""
     try:
@@ -167,7 +167,6 @@ def _object(
     used = settings.model_dump() | {
         "target": launch.target.id,
         "draft": launch.draft_name,
-        "n_draft": finished.draft.n_draft if finished.draft.state == "on" else settings.n_draft,
         "seed": session.seed,
         "ctx": finished.context_size,
         "threads": ready.threads,
@@ -189,7 +188,7 @@ def _object(
     }
 
 
-class _StatusLine:
+class StatusLine:
     """One line on a terminal's stderr that is written over and taken away again."""
 
     def __init__(self) -> None:
@@ -198,6 +197,7 @@ class _StatusLine:
         self._live = output.is_terminal(sys.stderr)
 
     def show(self, text: str) -> None:
+        """Write it over what is there, ten times a second at most."""
         now = time.monotonic()
         if self._live and now - self._at > 0.1:
             self._at, self._shown = now, True
@@ -205,6 +205,7 @@ class _StatusLine:
             sys.stderr.flush()
 
     def clear(self) -> None:
+        """Take it away."""
         if self._shown:
             self._shown = False
             sys.stderr.write("\r\x1b[K")

@@ -122,9 +122,10 @@ def size(count: int | None) -> str:
 
 
 def draft_line(draft: DraftStatus) -> str:
-    """`draft: on (name, k=4)` or `draft: off (reason)`."""
+    """`draft: on (name, k=4)`, `draft: on (name, k=auto)` or `draft: off (reason)`."""
     if draft.state == "on":
-        return f"draft: on ({draft.name}, k={draft.n_draft})"
+        length = "k=auto" if draft.auto else f"k={draft.n_draft}"
+        return f"draft: on ({draft.name}, {length})"
     return f"draft: off ({draft.reason})"
 
 

@@ -36,7 +36,7 @@ def command(  # noqa: PLR0917  # Typer's way to name flags
         ),
     ] = None,
     draft: Annotated[str | None, _option("draft", metavar="DRAFT")] = None,
-    n_draft: Annotated[int | None, _option("n_draft", metavar="N")] = None,
+    n_draft: Annotated[str | None, _option("n_draft", metavar="N")] = None,
     prompt: Annotated[
         str | None,
         typer.Option(

@@ -209,16 +209,13 @@ class MtpDrafter(Drafter):
             every_row: Logits for each pair; they must be few enough.
         """
         block = self._block
-        try:
-            while self._fed < end:
-                upto = min(end, self._fed + block.n_batch)
-                first = self._fed - self._base
-                rows = self._hidden[first : first + upto - self._fed]
-                outputs: Outputs = "all" if every_row else "last" if upto == len(ids) else "none"
-                block.decode(ids[self._fed : upto], rows, outputs)
-                self._fed = upto
-        finally:
-            self._fed = min(self._fed, block.length)  # a failure may have emptied the cache
+        while self._fed < end:
+            upto = min(end, self._fed + block.n_batch)
+            first = self._fed - self._base
+            rows = self._hidden[first : first + upto - self._fed]
+            outputs: Outputs = "all" if every_row else "last" if upto == len(ids) else "none"
+            block.decode(ids[self._fed : upto], rows, outputs)
+            self._fed = upto
         self._trim()
 
     def _trim(self) -> None:

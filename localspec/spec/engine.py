@@ -49,6 +49,8 @@ class Engine:
         self._draft_on = drafter is not None
         self.ids: list[int] = []
         """The conversation; the target's cache holds a prefix of it."""
+        self.answering = False
+        """Whether a `generate` is under way."""
         self.policy: LengthPolicy = FixedLength(0)
         self._last_length = 0
         self.set_length(n_draft)
@@ -169,9 +171,11 @@ class Engine:
             DecodeError: llama.cpp failed.
         """
         answer = Answer(self, request)
+        self.answering = True
         try:
             yield from answer.run(cancelled)
         finally:
+            self.answering = False
             self._settle()
 
     def _settle(self) -> None:

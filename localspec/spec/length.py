@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
+from typing import Any
 
 MAX_PRICED = 11
 """Longest priced draft of a model; longer ones did not pay in any simulated setting."""
@@ -200,7 +201,7 @@ class LengthPolicy(ABC):
     @property
     @abstractmethod
     def longest(self) -> int:
-        """The longest draft that it may ask for."""
+        """The longest draft that it may verify."""
 
     @abstractmethod
     def begin(self) -> bool:
@@ -272,14 +273,15 @@ class PricedLength(LengthPolicy):
 
     Args:
         costs: Of this pair on this machine; refined from the rounds' times.
-        longest: The greatest length.
+        longest: The greatest length. Drafts that take time stop at `MAX_PRICED`, free proposals do not.
         loss_start: Target steps that learning may cost; 0 once a profile of the pair exists.
     """
 
     def __init__(self, costs: Costs, longest: int = MAX_PRICED, loss_start: float = LOSS_START) -> None:
         self.costs = costs
-        self.acceptance = Acceptance(longest)
-        self._longest = longest
+        self._widest = longest
+        self._longest = min(longest, MAX_PRICED)
+        self.acceptance = Acceptance(self._longest)
         self._loss_start = loss_start
         self._peek = _PEEK
         self._tokens, self._time = 12.0, 10.0
@@ -292,7 +294,7 @@ class PricedLength(LengthPolicy):
     @property
     def longest(self) -> int:
         """See `LengthPolicy.longest`."""
-        return self._longest
+        return self._widest
 
     @property
     def rate(self) -> float:
@@ -368,6 +370,39 @@ class PricedLength(LengthPolicy):
         for label in labels:
             self.acceptance.learn(0, label.probability, label.margin, label.agreed)
         self._debt += seconds / self.costs.plain_step
+
+    def learned(self) -> dict[str, Any]:
+        """Everything that was learned, for the profile."""
+        return {
+            "verify": {str(n): seconds for n, seconds in self.costs.to_verify().items()},
+            "draft_step": self.costs.draft_step,
+            "weights": list(self.acceptance.weights),
+            "bias": self.acceptance.bias,
+            "mean": self.acceptance.mean,
+            "by_depth": list(self.acceptance.by_depth),
+            "rate": [self._tokens, self._time],
+            "peek": self._peek,
+            "debt": self._debt,
+        }
+
+    def recall(self, learned: dict[str, Any]) -> None:
+        """Take over what `learned` told, the costs excepted. The loss that learning may cost is spent by then.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is not what `learned` gives.
+        """
+        acceptance = Acceptance(self._longest)
+        acceptance.weights = [float(w) for w in learned["weights"]][:3]
+        acceptance.bias, acceptance.mean = float(learned["bias"]), float(learned["mean"])
+        by_depth = [float(d) for d in learned["by_depth"]][: self._longest]
+        acceptance.by_depth[: len(by_depth)] = by_depth
+        tokens, time = (float(x) for x in learned["rate"])
+        if len(acceptance.weights) != 3 or time <= 0:
+            raise ValueError("not a state of the price rule")
+        self.acceptance = acceptance
+        self._tokens, self._time = tokens, time
+        self._peek, self._debt = float(learned["peek"]), float(learned["debt"])
+        self._loss_start = 0.0
 
     def gain(self, chances: Sequence[float]) -> float:
         """What verifying a free proposal gains over a plain step, at the best length, in tokens."""

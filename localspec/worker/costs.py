@@ -9,14 +9,15 @@ from statistics import median
 
 from localspec.errors import ContextFullError, DecodeError, LocalspecError
 from localspec.llama.context import Context
+from localspec.spec.draft_chain import ChainDrafter
 from localspec.spec.engine import Engine
 from localspec.spec.events import Sampling
 from localspec.spec.sampling import Sampler
 from localspec.worker.protocol import Costs, MeasureCosts
 
-_LEAST_PASSES = 3
 _MOST_PASSES = 15
 _DRAFT_SHARE = 0.3  # of the time that measuring may take
+_LONGEST_DRAFT = 8  # tokens a draft while its step is timed
 _STRIDE = 7919  # a prime: filler ids are spread over the vocabulary
 
 
@@ -55,9 +56,11 @@ def measure_costs(
     sizes = sorted({1, *(size for size in command.sizes if 0 < size <= limit)})
     try:
         seconds = command.seconds * (1 - _DRAFT_SHARE if engine.drafter is not None else 1)
-        times = _batch_times(context, sizes, _filler(sizes[-1], ids, context.n_vocab), seconds, cancelled)
+        times = _batch_times(
+            context, sizes, _filler(sizes[-1], ids, context.n_vocab), seconds, command.passes, cancelled
+        )
         _restore(context, depth, ids)
-        step = _draft_step(engine, ids, command.seconds * _DRAFT_SHARE, cancelled)
+        step = _draft_step(engine, ids, command.seconds * _DRAFT_SHARE, command.passes, cancelled)
     finally:
         if command.depth:
             engine.clear()
@@ -79,13 +82,14 @@ def _batch_times(
     sizes: Sequence[int],
     tokens: Sequence[int],
     seconds: float,
+    passes: int,
     cancelled: Callable[[], bool],
 ) -> dict[int, float]:
     """The median time of a batch of each size, as far as it was measured."""
     found: dict[int, list[float]] = {size: [] for size in sizes}
     began = time.perf_counter()
     for number in range(1 + _MOST_PASSES):
-        if number > _LEAST_PASSES and time.perf_counter() - began > seconds:
+        if number > passes and time.perf_counter() - began > seconds:
             break
         for size in sizes:
             if cancelled() or context.room < size:
@@ -109,10 +113,12 @@ def _one_batch(context: Context, tokens: Sequence[int]) -> float:
 
 
 def _draft_step(
-    engine: Engine, ids: Sequence[int], seconds: float, cancelled: Callable[[], bool]
+    engine: Engine, ids: Sequence[int], seconds: float, passes: int, cancelled: Callable[[], bool]
 ) -> float | None:
     """The median time of one proposed token, in drafts of k tokens as the rounds make them."""
-    drafter, k = engine.drafter, engine.n_draft
+    drafter, k = engine.drafter, min(engine.n_draft, _LONGEST_DRAFT)
+    if isinstance(drafter, ChainDrafter):
+        drafter = drafter.other  # looking up costs nothing
     if drafter is None or k < 1 or cancelled():
         return None
     sampler = Sampler(Sampling()).for_draft()
@@ -123,7 +129,7 @@ def _draft_step(
     try:
         drafter.begin(start, cancelled=cancelled)
         for number in range(1 + _MOST_PASSES):
-            if cancelled() or (number > _LEAST_PASSES and time.perf_counter() - began > seconds):
+            if cancelled() or (number > passes and time.perf_counter() - began > seconds):
                 break
             # One more token each time, as after a round: the draft evaluates it and goes on from there.
             start.append(more[number])

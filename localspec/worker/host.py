@@ -111,10 +111,12 @@ class _Host:
 
     def _generate(self, request: int, command: Generate) -> None:
         loaded = self._need()
+        loaded.prices.settle()
         answer = to_request(command, loaded.template, loaded.engine.vocab)
         for event in loaded.engine.generate(answer, self._cancelled(request)):
             self._send(request, event)
             self._look_around(request)
+        loaded.prices.keep()
 
     def _look_around(self, request: int) -> None:
         """Between two events of an answer: take commands, report memory now and then."""
@@ -136,8 +138,15 @@ class _Host:
         if command.draft_on is not None:
             engine.draft_on = command.draft_on
         if command.n_draft is not None:
-            engine.set_length(command.n_draft)
+            self._set_length(command.n_draft, auto=bool(command.auto))
         self._send(request, DraftChanged(engine.status))
+
+    def _set_length(self, n_draft: int, *, auto: bool) -> None:
+        loaded = self._need()
+        if auto:
+            loaded.prices.choose_by_price(n_draft, answering=loaded.engine.answering)
+        else:
+            loaded.engine.set_length(n_draft)
 
     def _need(self) -> Loaded:
         if self._loaded is None:

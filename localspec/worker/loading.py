@@ -19,14 +19,19 @@ from localspec.llama.template import ChatTemplate
 from localspec.memory import devices
 from localspec.memory.plan import Plan, plan
 from localspec.models.gguf import Header, read_header
+from localspec.spec.draft_chain import ChainDrafter
 from localspec.spec.draft_lookup import LookupDrafter
 from localspec.spec.draft_model import ModelDrafter
 from localspec.spec.drafter import Drafter
 from localspec.spec.engine import Engine
+from localspec.worker.prices import SHADOW_ROWS, Prices
 from localspec.worker.protocol import DraftSpec, Event, Load, LoadProgress, MemoryUse, ModelInfo, Ready
 
 MAX_DRAFT = 16
 """The longest draft that a target with a plain cache can be asked to verify later on (`/n-draft`)."""
+
+
+_AUTO_SNAPSHOTS = 7  # each is a whole recurrent state: 150 MB for a 27B target
 
 
 @dataclass(slots=True)
@@ -36,6 +41,7 @@ class Loaded:
     engine: Engine
     template: ChatTemplate
     ready: Ready
+    prices: Prices
     models: list[Model] = field(default_factory=list)
     contexts: list[Context] = field(default_factory=list)
 
@@ -93,7 +99,10 @@ class Loader:
             off_reason = f"{header.architecture} targets cannot take rejected tokens back"
             draft_header = None
         drafts = not off_reason and command.draft.kind != "none"
-        snapshots = max(command.n_draft, 1) if drafts and _has_state(header) else 0
+        longest = (
+            min(command.n_draft, _AUTO_SNAPSHOTS) if command.auto and _has_state(header) else command.n_draft
+        )
+        snapshots = max(longest, 1) if drafts and _has_state(header) else 0
         memory_plan = self._plan(header, draft_header, n_ctx, snapshots)
         if draft_header is not None and not memory_plan.keep_draft:
             draft_header, drafts = None, False
@@ -103,7 +112,7 @@ class Loader:
         context = self._context(
             target,
             n_ctx,
-            max_outputs=1 + max(MAX_DRAFT, command.n_draft) if drafts else 1,
+            max_outputs=1 + max(MAX_DRAFT, longest) if drafts else 1,
             snapshots=snapshots,
         )
         drafter, draft_model = None, None
@@ -119,9 +128,10 @@ class Loader:
         self._send(LoadProgress("warmup", 0.0, header.path.name))
         _warm_up(self._contexts, target)
         self._send(LoadProgress("warmup", 1.0, header.path.name))
-        engine = Engine(
-            context, target.vocab, drafter=drafter, n_draft=command.n_draft, off_reason=off_reason
-        )
+        engine = Engine(context, target.vocab, drafter=drafter, n_draft=longest, off_reason=off_reason)
+        prices = Prices(engine, self._price_key(header, draft_header, memory_plan), self._cancelled)
+        if command.auto:
+            prices.choose_by_price(longest)
         template = self._template(target, header)
         ready = Ready(
             target=self._info(target, header, memory_plan.gpu_layers, "target", memory_plan),
@@ -139,7 +149,7 @@ class Loader:
             versions={"localspec": __version__, **backend.versions()},
             notes=tuple(self._notes),
         )
-        return Loaded(engine, template, ready, self._models, self._contexts)
+        return Loaded(engine, template, ready, prices, self._models, self._contexts)
 
     def _draft_header(self, spec: DraftSpec) -> tuple[Header | None, str]:
         """The draft's header, and why there is no draft."""
@@ -211,8 +221,19 @@ class Loader:
             return LookupDrafter(), None
         model = self._model(header, gpu_layers, "draft")
         limit = min(n_ctx, header.n_ctx_train or n_ctx)
-        context = self._context(model, limit, max_outputs=1, branches=model.has_state)
-        return ModelDrafter(context, name=header.path.name, n_vocab=target.vocab.n_tokens), model
+        context = self._context(model, limit, max_outputs=SHADOW_ROWS, branches=model.has_state)
+        drafter = ModelDrafter(context, name=header.path.name, n_vocab=target.vocab.n_tokens)
+        return ChainDrafter(drafter) if self._command.auto else drafter, model
+
+    def _price_key(self, target: Header, draft: Header | None, memory_plan: Plan) -> tuple[object, ...]:
+        """What the times of a round depend on."""
+        files = [
+            (str(h.path), h.size_bytes, h.path.stat().st_mtime_ns) for h in (target, draft) if h is not None
+        ]
+        devices_used = [device.name for device in memory_plan.devices]
+        layers = (memory_plan.gpu_layers, memory_plan.draft_gpu_layers)
+        return (backend.versions(), files, self._command.draft.kind, devices_used, layers, self._command.kv_type,
+                self._threads)  # fmt: skip
 
     def _template(self, target: Model, header: Header) -> ChatTemplate:
         vocab = target.vocab

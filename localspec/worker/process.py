@@ -145,7 +145,9 @@ class Worker:
             if command.draft_on is not None:
                 self._draft_on = command.draft_on
             if command.n_draft is not None and self._load_command is not None:
-                self._load_command = replace(self._load_command, n_draft=command.n_draft)
+                self._load_command = replace(
+                    self._load_command, n_draft=command.n_draft, auto=bool(command.auto)
+                )
             child = self._child
         if child is not None and child.alive:
             child.send(_NO_REQUEST, command)
@@ -260,7 +262,7 @@ class Worker:
                     raise self._obituary(child, event, phase)
                 if isinstance(event, Failed):
                     finished = True
-                    raise event.error
+                    raise _closed() if self._closed else event.error
                 if isinstance(event, Round):
                     phase = "answering"
                 finished = isinstance(event, _LAST)

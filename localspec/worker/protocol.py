@@ -37,6 +37,9 @@ class Load:
     target: str
     draft: DraftSpec = field(default_factory=DraftSpec)
     n_draft: int = 4
+    """Tokens drafted a round, or with `auto` the most."""
+    auto: bool = False
+    """Choose each round's draft length by price, and chain a model with lookup."""
     n_ctx: int = 8192
     """0 = what the model was trained for. Never more than that."""
     n_batch: int = 512
@@ -83,6 +86,8 @@ class Configure:
 
     draft_on: bool | None = None
     n_draft: int | None = None
+    auto: bool | None = None
+    """What `n_draft` means from now on, see `Load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,8 @@ class MeasureCosts:
     depth: int = 0
     """Tokens in both caches meanwhile; 0 = as they are now. Another number leaves them empty."""
     seconds: float = 6.0
-    """About how long it may take; three passes are made whatever it says."""
+    """About how long it may take; `passes` passes are made whatever it says."""
+    passes: int = 3
 
 
 @dataclass(frozen=True, slots=True)

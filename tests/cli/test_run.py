@@ -104,7 +104,7 @@ def test_json_is_one_object_with_the_names_that_stay(tmp_path, models):
     assert (settings["target"], settings["draft"], settings["n_draft"]) == (
         models["target"],
         models["draft"],
-        4,
+        "auto",
     )
 
 

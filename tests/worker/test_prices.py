@@ -1,0 +1,118 @@
+"""Prices of a pair: measured once, kept, recalled; a damaged or read-only store costs nothing but time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec import paths
+from localspec.llama.log import NativeLog
+from localspec.spec.length import FixedLength, PricedLength
+from localspec.worker.loading import Loaded, Loader
+from localspec.worker.protocol import DraftSpec, Event, Load
+from tests import gguf_files
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    target = gguf_files.random_llama(tmp_path / "target.gguf")
+    return target, gguf_files.perturbed(target, tmp_path / "draft.gguf")
+
+
+@pytest.fixture
+def load(pair: tuple[Path, Path]) -> Iterator[object]:
+    opened: list[Loaded] = []
+    log = NativeLog()
+    log.install()
+
+    def make(**options: object) -> Loaded:
+        command = Load(
+            str(pair[0]),
+            DraftSpec("model", str(pair[1])),
+            n_ctx=512,
+            threads=1,
+            **{"n_draft": 31, "auto": True, **options},
+        )  # type: ignore[arg-type]
+        events: list[Event] = []
+        opened.append(Loader(command, log, events.append, lambda: False).load())
+        return opened[-1]
+
+    yield make
+    for loaded in opened:
+        loaded.close()
+
+
+def stored() -> list[Path]:
+    return sorted((paths.cache_dir() / "prices").glob("*.json"))
+
+
+def test_prices_are_measured_kept_and_recalled(load) -> None:
+    loaded = load()
+    policy = loaded.engine.policy
+    assert isinstance(policy, PricedLength)
+    assert policy.costs.plain_step > 0
+    assert policy.costs.c > 0
+    assert loaded.engine.status.auto
+    policy.acceptance.mean = 0.123
+    loaded.prices.keep()
+    (file,) = stored()
+    again = load().engine.policy
+    assert again.acceptance.mean == 0.123
+    assert again.costs.plain_step == pytest.approx(policy.costs.plain_step)
+    assert again._loss_start == 0.0  # what learning may cost is spent once
+    assert stored() == [file]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "{",
+        "[]",
+        '{"verify": {"1": -1}}',
+        '{"verify": {"2": 1.0}, "draft_step": 1}',
+        '{"verify": {"1": 0.1}, "draft_step": 0.01}',
+    ],
+)
+def test_a_damaged_store_is_measured_again(load, damage: str) -> None:
+    load().prices.keep()
+    (file,) = stored()
+    file.write_text(damage)
+    policy = load().engine.policy
+    assert isinstance(policy, PricedLength)
+    assert policy.acceptance.mean == 0.7
+
+
+def test_a_store_that_cannot_be_written_is_no_error(load, tmp_path: Path) -> None:
+    loaded = load()
+    (tmp_path / "home" / "cache").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "home" / "cache" / "prices").write_text("a file where the folder should be")
+    loaded.prices.keep()
+
+
+def test_another_cache_type_has_its_own_prices(load) -> None:
+    load().prices.keep()
+    load(kv_type="bf16").prices.keep()
+    assert len(stored()) == 2
+
+
+def test_a_fixed_length_needs_no_prices(load) -> None:
+    loaded = load(n_draft=3, auto=False)
+    assert isinstance(loaded.engine.policy, FixedLength)
+    assert loaded.engine.n_draft == 3
+    loaded.prices.keep()
+    assert stored() == []
+
+
+def test_prices_are_not_measured_in_the_middle_of_an_answer(load) -> None:
+    loaded = load(n_draft=3, auto=False)
+    loaded.engine.answering = True
+    loaded.prices.choose_by_price(8, answering=True)
+    assert isinstance(loaded.engine.policy, FixedLength)
+    loaded.prices.settle()
+    assert isinstance(loaded.engine.policy, PricedLength)
+    assert json.loads(json.dumps(loaded.engine.policy.learned()))["mean"] == 0.7
