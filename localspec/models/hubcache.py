@@ -1,0 +1,150 @@
+"""The hub's cache on this disk: found without a network, written so that other tools find the files too.
+
+Layout (huggingface_hub's): `models--owner--name/blobs/ETAG`, `snapshots/COMMIT/path/in/repo` pointing there,
+and `refs/main` with the newest commit. `HF_HUB_CACHE` and `HF_HOME` move it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from huggingface_hub import constants
+
+from localspec.errors import DownloadError
+from localspec.models.listing import RepoFile, choose
+
+PARTIAL = ".localspec.incomplete"
+"""Ending of half a blob. Not the hub's own, which its tools may fill out of order."""
+
+
+def root() -> Path:
+    """The folder of the cache."""
+    return Path(constants.HF_HUB_CACHE).expanduser()
+
+
+def repo_folder(repo: str) -> Path:
+    """The folder of one repository; an existing one whose name differs only in case is taken."""
+    name = "models--" + repo.replace("/", "--")
+    folder = root() / name
+    if not folder.is_dir() and root().is_dir():
+        for other in root().iterdir():
+            if other.name.lower() == name.lower():
+                return other
+    return folder
+
+
+def find(repo: str, *, quant: str = "", candidates: Sequence[str] = ()) -> Path | None:
+    """A complete model of a repository that lies in the cache.
+
+    Args:
+        repo: `owner/name`.
+        quant: As in `listing.choose`.
+        candidates: As in `listing.choose`.
+
+    Returns:
+        Its file (the first one of a split model), or None. Asks nothing of any network.
+    """
+    for snapshot in _snapshots(repo_folder(repo)):
+        try:
+            item = choose(list(_files(snapshot)), repo=repo, quant=quant, candidates=candidates)
+        except DownloadError:
+            continue
+        return snapshot / item.files[0].path
+    return None
+
+
+def _snapshots(folder: Path) -> Iterator[Path]:
+    snapshots = folder / "snapshots"
+    try:
+        found = [entry for entry in snapshots.iterdir() if entry.is_dir()]
+    except OSError:
+        return
+    try:
+        main = (folder / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        main = ""
+    yield from sorted(found, key=lambda entry: (entry.name == main, entry.stat().st_mtime), reverse=True)
+
+
+def _files(snapshot: Path) -> Iterator[RepoFile]:
+    for folder, _, names in os.walk(snapshot):
+        for name in names:
+            file = Path(folder) / name
+            if name.lower().endswith(".gguf") and file.is_file():  # a link whose blob is gone is no file
+                yield RepoFile(file.relative_to(snapshot).as_posix(), file.stat().st_size)
+
+
+def has(repo: str, path: str, size: int) -> bool:
+    """Whether a file of this name and size lies in any snapshot, as a link to its blob or by itself."""
+    for snapshot in _snapshots(repo_folder(repo)):
+        file = snapshot.joinpath(*path.split("/"))
+        if file.is_file() and file.stat().st_size == size:
+            return True
+    return False
+
+
+def pointer(repo: str, commit: str, path: str) -> Path:
+    """A file inside the snapshot of a commit."""
+    return repo_folder(repo).joinpath("snapshots", commit, *path.split("/"))
+
+
+def blob(repo: str, etag: str) -> Path:
+    """Where a file's bytes lie."""
+    return repo_folder(repo) / "blobs" / etag
+
+
+def partial(repo: str, etag: str) -> Path:
+    """Where half a file's bytes lie."""
+    return repo_folder(repo) / "blobs" / (etag + PARTIAL)
+
+
+def lock_file(repo: str, etag: str) -> Path:
+    """The lock that the hub's own tools take for this blob."""
+    return root() / ".locks" / repo_folder(repo).name / f"{etag}.lock"
+
+
+def publish(repo: str, commit: str, path: str, etag: str) -> Path:
+    """Make a finished blob visible as a file of a snapshot, and the snapshot as `main`.
+
+    Args:
+        repo: `owner/name`.
+        commit: The commit that the file belongs to.
+        path: The file's path in the repository.
+        etag: The name of the blob.
+
+    Returns:
+        The file inside the snapshot.
+    """
+    file, target = pointer(repo, commit, path), blob(repo, etag)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        file.unlink(missing_ok=True)  # a link whose blob is gone
+        try:
+            file.symlink_to(os.path.relpath(target, file.parent))
+        except OSError:  # no links here (Windows without developer mode): the file itself goes there
+            target.replace(file)
+    _write_ref(repo_folder(repo) / "refs" / "main", commit)
+    return file
+
+
+def _write_ref(ref: Path, commit: str) -> None:
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    if ref.exists() and ref.read_text(encoding="utf-8") == commit:
+        return
+    temporary = ref.with_name(f"{ref.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary.write_text(commit, encoding="utf-8")
+    temporary.replace(ref)
+
+
+def free_space(folder: Path) -> int:
+    """Bytes free for us on the file system that will hold a folder, which need not exist yet."""
+    for place in (folder, *folder.parents):
+        try:
+            return shutil.disk_usage(place.resolve()).free
+        except OSError:
+            continue
+    return 0
