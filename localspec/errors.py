@@ -11,6 +11,7 @@ LocalspecError
     TemplateError         a chat template that cannot be rendered
     ContextFullError      the conversation does not fit in the context
     DecodeError           llama.cpp failed while evaluating
+    AbortedError          an evaluation was stopped half-way, because somebody asked for it
     WorkerDiedError       the engine's process ended
 
 Each carries three sentences: what happened (`message`), why (`why`) and one command to type next (`hint`).
@@ -111,6 +112,12 @@ class DecodeError(LocalspecError):
     """llama.cpp failed while evaluating tokens."""
 
     title = "Evaluation failed"
+
+
+class AbortedError(LocalspecError):
+    """An evaluation was stopped half-way, because somebody asked for it. Not a failure: the engine catches it."""
+
+    title = "Stopped"
 
 
 class WorkerDiedError(LocalspecError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from localspec.errors import ContextFullError, DecodeError, UsageError
+from localspec.errors import AbortedError, ContextFullError, DecodeError, UsageError
 from localspec.llama.tokens import Vocab
 from localspec.spec.drafter import Draft, common_prefix
 from localspec.spec.events import EngineEvent, Finished, FinishReason, Piece, PromptProgress, Round, Sampling
@@ -69,14 +69,17 @@ class Answer:
 
     def run(self, cancelled: Callable[[], bool]) -> Iterator[EngineEvent]:
         """The whole answer."""
-        yield from self.prompt(cancelled)
-        while self.reason is None:
-            if cancelled():
-                self.reason = "cancelled"
-            elif self.context.room < 1:
-                self.reason = "context"
-            else:
-                yield self.round(cancelled)
+        try:
+            yield from self.prompt(cancelled)
+            while self.reason is None:
+                if cancelled():
+                    self.reason = "cancelled"
+                elif self.context.room < 1:
+                    self.reason = "context"
+                else:
+                    yield self.round(cancelled)
+        except AbortedError:
+            self.reason = "cancelled"
         held = self.text.flush()
         if held:
             yield self.report(held)

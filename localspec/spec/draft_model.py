@@ -83,6 +83,8 @@ class ModelDrafter(Drafter):
         finally:
             if context.has_state:
                 context.join()
+                if context.length != len(self._cached):  # a failure emptied it
+                    self.clear()
         return Draft(tuple(tokens), tuple(probabilities), tuple(margins))
 
     def shadow(self, ids: Sequence[int], sampler: Sampler) -> list[Label]:

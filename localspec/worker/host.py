@@ -10,7 +10,6 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -65,12 +64,15 @@ class _Host:
         self._loaded: Loaded | None = None
         self._waiting: deque[tuple[int, Command]] = deque()
         self._memory_at = 0.0
+        self._request = 0
+        """The request being served; they are served one after the other."""
 
     def run(self) -> None:
         while True:
             request, command = self._waiting.popleft() if self._waiting else self._conn.recv()
             if isinstance(command, Shutdown):
                 return
+            self._request = request
             try:
                 self._obey(request, command)
             except LocalspecError as error:
@@ -97,15 +99,13 @@ class _Host:
             self._need().engine.clear()
             self._send(request, Cleared())
         elif isinstance(command, MeasureCosts):
-            self._send(request, measure_costs(self._need().engine, command, self._cancelled(request)))
+            self._send(request, measure_costs(self._need().engine, command, self._cancelled))
         elif isinstance(command, Peek):
             self._send(request, peek(self._need(), command))
 
     def _load(self, request: int, command: Load) -> None:
         self.close()
-        loader = Loader(
-            command, self._log, lambda event: self._send(request, event), self._cancelled(request)
-        )
+        loader = Loader(command, self._log, lambda event: self._send(request, event), self._cancelled)
         self._loaded = loader.load()
         self._send(request, self._loaded.ready)
 
@@ -113,7 +113,7 @@ class _Host:
         loaded = self._need()
         loaded.prices.settle()
         answer = to_request(command, loaded.template, loaded.engine.vocab)
-        for event in loaded.engine.generate(answer, self._cancelled(request)):
+        for event in loaded.engine.generate(answer, self._cancelled):
             self._send(request, event)
             self._look_around(request)
         loaded.prices.keep()
@@ -153,8 +153,8 @@ class _Host:
             raise LoadError("No model is loaded.", hint="localspec run")
         return self._loaded
 
-    def _cancelled(self, request: int) -> Callable[[], bool]:
-        return lambda: self._stop.value >= request
+    def _cancelled(self) -> bool:
+        return bool(self._stop.value >= self._request)
 
     def _send(self, request: int, event: Event) -> None:
         self._conn.send((request, event))

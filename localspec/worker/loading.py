@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ MAX_DRAFT = 16
 """The longest draft that a target with a plain cache can be asked to verify later on (`/n-draft`)."""
 
 
+_LONG_STEP_SECONDS = 0.05
+"""From here on a stop must reach into an evaluation, and asking for it is not felt."""
 _AUTO_SNAPSHOTS = 7  # each is a whole recurrent state: 150 MB for a 27B target
 
 
@@ -60,7 +63,7 @@ class Loader:
         command: What to load.
         log: llama.cpp's log.
         send: Receives `LoadProgress`.
-        cancelled: Asked while weights are read.
+        cancelled: Whether the request in hand was cancelled, now and later.
     """
 
     def __init__(
@@ -126,7 +129,8 @@ class Loader:
                     raise
                 off_reason = f"the draft could not be loaded: {error.message.rstrip('.')}"
         self._send(LoadProgress("warmup", 0.0, header.path.name))
-        _warm_up(self._contexts, target)
+        for context in self._contexts:
+            self._warm_up(context, target)
         self._send(LoadProgress("warmup", 1.0, header.path.name))
         engine = Engine(context, target.vocab, drafter=drafter, n_draft=longest, off_reason=off_reason)
         prices = Prices(engine, self._price_key(header, draft_header, memory_plan), self._cancelled)
@@ -254,6 +258,19 @@ class Loader:
         self._notes.extend(notes)
         return template
 
+    def _warm_up(self, context: Context, target: Model) -> None:
+        """The first evaluation allocates and builds; it should not count as anybody's first token."""
+        token = max(target.vocab.bos, 0)
+        for _ in range(2):
+            began = time.perf_counter()
+            context.decode([token], "last")
+            context.logits()
+            took = time.perf_counter() - began
+        context.clear()
+        context.evaluated = 0
+        if took > _LONG_STEP_SECONDS:
+            context.stop_when(self._cancelled)
+
     def _info(self, model: Model, header: Header, gpu_layers: int, role: str, memory_plan: Plan) -> ModelInfo:
         found = backend.gpus()
         on_gpu = min(gpu_layers, model.n_layer + 1) if found and gpu_layers > 0 else 0
@@ -300,16 +317,6 @@ def memory_use() -> MemoryUse:
 
 def _has_state(header: Header) -> bool:
     return header.is_hybrid or header.is_recurrent
-
-
-def _warm_up(contexts: list[Context], target: Model) -> None:
-    """The first evaluation allocates and builds; it should not count as anybody's first token."""
-    token = max(target.vocab.bos, 0)
-    for context in contexts:
-        context.decode([token], "last")
-        context.logits()
-        context.clear()
-        context.evaluated = 0
 
 
 def _bytes_of(memory_plan: Plan, role: str) -> dict[str, int]:

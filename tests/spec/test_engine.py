@@ -293,6 +293,38 @@ def test_a_stop_in_the_prompt_is_heard_between_chunks(bench: Bench) -> None:
     assert again.token_ids == fresh.token_ids
 
 
+@pytest.mark.parametrize("arch", ["llama", "qwen35"])
+@pytest.mark.parametrize("where", ["target", "draft"])
+def test_a_stop_inside_an_evaluation(bench: Bench, arch: str, where: str) -> None:
+    """Aborted half-way at many places: a cancelled answer, and an engine that goes on rightly."""
+    path = bench.file(arch)
+    fresh = finish(bench.engine(path), [1, *range(5, 60)], max_tokens=20, ignore_eos=True)
+    engine = bench.engine(path, bench.related(path, "half"), 4)
+    assert isinstance(engine.drafter, ModelDrafter)
+    asked = stop_at = 0
+
+    def wanted() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked == stop_at
+
+    (engine.context if where == "target" else engine.drafter._context).stop_when(wanted)
+    whole = finish(engine, [1, *range(5, 60)], max_tokens=20, ignore_eos=True)
+    assert whole.token_ids == fresh.token_ids
+    questions = asked
+    assert questions > 100
+    reasons = set()
+    for share in (0.02, 0.2, 0.4, 0.6, 0.9):
+        engine.clear()
+        asked, stop_at = 0, int(questions * share)
+        stopped = finish(engine, [1, *range(5, 60)], max_tokens=20, ignore_eos=True)
+        reasons.add(stopped.reason)
+        assert stopped.token_ids == fresh.token_ids[: len(stopped.token_ids)]
+        stop_at = 0
+        assert finish(engine, [1, *range(5, 60)], max_tokens=20, ignore_eos=True).token_ids == fresh.token_ids
+    assert "cancelled" in reasons
+
+
 def test_a_dropped_generator_leaves_a_usable_engine(bench: Bench) -> None:
     path = bench.file("llama")
     engine = bench.engine(path, bench.related(path, "half"), 5)
