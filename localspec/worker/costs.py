@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from localspec.errors import ContextFullError, DecodeError, LocalspecError
@@ -55,12 +55,11 @@ def measure_costs(
         )
     sizes = sorted({1, *(size for size in command.sizes if 0 < size <= limit)})
     try:
-        seconds = command.seconds * (1 - _DRAFT_SHARE if engine.drafter is not None else 1)
-        times = _batch_times(
-            context, sizes, _filler(sizes[-1], ids, context.n_vocab), seconds, command.passes, cancelled
-        )
+        share = 1 - _DRAFT_SHARE if engine.drafter is not None else 1
+        effort = _Effort(command.seconds * share, command.passes, cancelled)
+        times = _batch_times(context, sizes, _filler(sizes[-1], ids, context.n_vocab), effort)
         _restore(context, depth, ids)
-        step = _draft_step(engine, ids, command.seconds * _DRAFT_SHARE, command.passes, cancelled)
+        step = _draft_step(engine, ids, _Effort(command.seconds * _DRAFT_SHARE, command.passes, cancelled))
     finally:
         if command.depth:
             engine.clear()
@@ -71,6 +70,23 @@ def measure_costs(
     return Costs(depth, times[1], times, step)
 
 
+class _Effort:
+    """How often something is timed: once to warm up, `least` times, and on until the time is over."""
+
+    def __init__(self, seconds: float, least: int, cancelled: Callable[[], bool]) -> None:
+        self.cancelled = cancelled
+        self._seconds = seconds
+        self._least = least
+
+    def passes(self) -> Iterator[int]:
+        """Numbers from 0, which warms up."""
+        began = time.perf_counter()
+        for number in range(1 + _MOST_PASSES):
+            if number > self._least and time.perf_counter() - began > self._seconds:
+                return
+            yield number
+
+
 def _filler(count: int, ids: Sequence[int], n_vocab: int) -> list[int]:
     """`count` ids: the last ones of the conversation, others before them where it is shorter."""
     kept = list(ids[-count:])
@@ -78,21 +94,13 @@ def _filler(count: int, ids: Sequence[int], n_vocab: int) -> list[int]:
 
 
 def _batch_times(
-    context: Context,
-    sizes: Sequence[int],
-    tokens: Sequence[int],
-    seconds: float,
-    passes: int,
-    cancelled: Callable[[], bool],
+    context: Context, sizes: Sequence[int], tokens: Sequence[int], effort: _Effort
 ) -> dict[int, float]:
     """The median time of a batch of each size, as far as it was measured."""
     found: dict[int, list[float]] = {size: [] for size in sizes}
-    began = time.perf_counter()
-    for number in range(1 + _MOST_PASSES):
-        if number > passes and time.perf_counter() - began > seconds:
-            break
+    for number in effort.passes():
         for size in sizes:
-            if cancelled() or context.room < size:
+            if effort.cancelled() or context.room < size:
                 return _medians(found)
             took = _one_batch(context, tokens[-size:])
             if number:
@@ -112,24 +120,21 @@ def _one_batch(context: Context, tokens: Sequence[int]) -> float:
     return took
 
 
-def _draft_step(
-    engine: Engine, ids: Sequence[int], seconds: float, passes: int, cancelled: Callable[[], bool]
-) -> float | None:
+def _draft_step(engine: Engine, ids: Sequence[int], effort: _Effort) -> float | None:
     """The median time of one proposed token, in drafts of k tokens as the rounds make them."""
     drafter, k = engine.drafter, min(engine.n_draft, _LONGEST_DRAFT)
     if isinstance(drafter, ChainDrafter):
         drafter = drafter.other  # looking up costs nothing
-    if drafter is None or k < 1 or cancelled():
+    if drafter is None or k < 1 or effort.cancelled():
         return None
     sampler = Sampler(Sampling()).for_draft()
     start = list(ids) or _filler(16, ids, engine.context.n_vocab)
     more = _filler(1 + _MOST_PASSES, ids, engine.context.n_vocab)
     times: list[float] = []
-    began = time.perf_counter()
     try:
-        drafter.begin(start, cancelled=cancelled)
-        for number in range(1 + _MOST_PASSES):
-            if cancelled() or (number > passes and time.perf_counter() - began > seconds):
+        drafter.begin(start, cancelled=effort.cancelled)
+        for number in effort.passes():
+            if effort.cancelled():
                 break
             # One more token each time, as after a round: the draft evaluates it and goes on from there.
             start.append(more[number])
@@ -146,7 +151,7 @@ def _draft_step(
         drafter.clear()
         with contextlib.suppress(DecodeError):
             if ids:
-                drafter.begin(ids, cancelled=cancelled)
+                drafter.begin(ids, cancelled=effort.cancelled)
     return median(times) if times else None
 
 

@@ -17,7 +17,7 @@ from localspec.llama.context import Context
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
 from localspec.llama.template import ChatTemplate
-from localspec.memory import devices
+from localspec.memory import devices, hardware
 from localspec.memory.plan import Plan, plan
 from localspec.models.gguf import Header, read_header
 from localspec.spec.draft_chain import ChainDrafter
@@ -169,6 +169,12 @@ class Loader:
     def _plan(self, target: Header, draft: Header | None, n_ctx: int, snapshots: int) -> Plan:
         command = self._command
         found = devices.gpus(backend.gpus) if backend.supports_gpu_offload() else ()
+        if not backend.supports_gpu_offload():
+            self._notes.extend(
+                f"{gpu.name} is not used: this llama-cpp-python is built for the CPU only. `localspec doctor` tells "
+                "how to build one that uses it."
+                for gpu in hardware.seen_gpus()[:1]
+            )
         result = plan(
             target,
             draft,

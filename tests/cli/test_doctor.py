@@ -91,6 +91,7 @@ def test_a_broken_engine_still_gives_a_report(
     given(monkeypatch, None, "The process ended with SIGSEGV.")
     shown = text(capsys)
     assert "Problem: llama-cpp-python does not start.\n  The process ended with SIGSEGV.\n  Try: " in shown
+    assert "install --force-reinstall" in shown
     assert f"localspec         {__version__}" in shown
 
 

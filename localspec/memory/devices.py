@@ -1,0 +1,120 @@
+"""What memory there is: RAM, within the limits of a container, and the GPUs that the engine reports."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+Kind = Literal["gpu", "igpu", "cpu"]
+
+_GIB, _MIB = 1 << 30, 1 << 20
+_UNLIMITED = 1 << 60  # cgroup v1 writes a huge number where there is no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Something that holds weights and caches. `free` and `total` are bytes; a total of 0 means not known."""
+
+    name: str
+    kind: Kind
+    free: int
+    total: int
+
+    @property
+    def known(self) -> bool:
+        """Whether the memory sizes are known."""
+        return self.total > 0
+
+
+def human(size: int | None) -> str:
+    """Bytes for people: `15.3 GiB`, `310 MiB`; `?` for None (not known)."""
+    if size is None:
+        return "?"
+    if size >= _GIB:
+        return f"{size / _GIB:.1f} GiB"
+    return f"{size / _MIB:.0f} MiB" if size >= 10 * _MIB else f"{size / _MIB:.1f} MiB"
+
+
+def system_memory(
+    cgroup_root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc/self/cgroup")
+) -> Device:
+    """RAM: what the machine has and can give, or what a container may still take when that is less."""
+    try:
+        memory = psutil.virtual_memory()
+    except (OSError, RuntimeError, psutil.Error):
+        return Device("RAM", "cpu", 0, 0)
+    free, total = int(memory.available), int(memory.total)
+    for limit, used in _cgroup_limits(cgroup_root, proc):
+        total = min(total, limit)
+        free = min(free, max(0, limit - used))
+    return Device("RAM", "cpu", free, total)
+
+
+def process_memory(pid: int | None = None) -> int:
+    """Resident bytes of a process (default: this one); 0 when it cannot be read."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except (psutil.Error, OSError):
+        return 0
+
+
+def gpus(provider: Callable[[], Iterable[Any]]) -> tuple[Device, ...]:
+    """The devices of kind `gpu`, or else `igpu`, that `provider` reports: llama.cpp chooses the same way.
+
+    Args:
+        provider: Gives objects with `name`, `description`, `kind`, `free` and `total`. One that fails means
+            none: a look at the memory never ends a program.
+    """
+    try:
+        found = [
+            Device(str(item.description or item.name), item.kind, int(item.free), int(item.total))
+            for item in provider()
+            if item.kind in ("gpu", "igpu")
+        ]
+    except Exception:
+        return ()
+    discrete = tuple(device for device in found if device.kind == "gpu")
+    return discrete or tuple(found)
+
+
+def _cgroup_limits(root: Path, proc: Path) -> list[tuple[int, int]]:
+    """(limit, used) in bytes of this process's control group and of each group above it."""
+    found = []
+    try:
+        lines = proc.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, controllers, name = ([*line.split(":", 2), "", ""])[:3]
+        if controllers == "":
+            folder, limit_file, used_file = root, "memory.max", "memory.current"
+            cache = "inactive_file"
+        elif "memory" in controllers.split(","):
+            folder, limit_file, used_file = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            cache = "total_inactive_file"
+        else:
+            continue
+        parts = [part for part in name.split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            group = folder.joinpath(*parts[:depth])
+            with contextlib.suppress(OSError, ValueError):
+                limit = int((group / limit_file).read_text())  # "max" is no number: no limit
+                if limit < _UNLIMITED:
+                    used = int((group / used_file).read_text())
+                    # Page cache that can be dropped counts as used there, yet it is free to whoever needs it.
+                    found.append((limit, max(0, used - _statistic(group / "memory.stat", cache))))
+    return found
+
+
+def _statistic(path: Path, key: str) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+    return 0

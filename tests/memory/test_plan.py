@@ -1,0 +1,265 @@
+"""Decisions with injected memory: nothing here asks the machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import OutOfMemoryError
+from localspec.memory.devices import Device
+from localspec.memory.plan import Plan, plan
+from localspec.models.gguf import Header, TensorInfo, read_header
+from tests import gguf_files
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def model(
+    name: str,
+    weights_mib: float,
+    *,
+    n_layer: int = 10,
+    n_ctx: int = 8192,
+    kv_heads: int = 2,
+    n_vocab: int = 1000,
+) -> Header:
+    """A header of a `llama` whose weights have the given size: 80 % in the layers, the rest in both ends."""
+    layer, end = int(weights_mib * MIB * 0.8 / n_layer), int(weights_mib * MIB * 0.1)
+    n_embd = 256
+    tensors: list[TensorInfo] = []
+
+    def add(tensor_name: str, shape: tuple[int, ...], n_bytes: int) -> None:
+        tensors.append(TensorInfo(tensor_name, shape, "Q4_K", n_bytes, 0))
+
+    add("token_embd.weight", (n_embd, n_vocab), end)
+    add("output.weight", (n_embd, n_vocab), end)
+    for i in range(n_layer):
+        add(f"blk.{i}.attn_k.weight", (n_embd, 64 * kv_heads), 0)
+        add(f"blk.{i}.attn_v.weight", (n_embd, 64 * kv_heads), 0)
+        add(f"blk.{i}.ffn_up.weight", (n_embd, 1024), layer)
+    return Header(
+        path=Path(f"/models/{name}.gguf"),
+        files=(Path(f"/models/{name}.gguf"),),
+        size_bytes=int(weights_mib * MIB),
+        kind="model",
+        architecture="llama",
+        name=name,
+        quant="Q4_K_M",
+        n_params=1,
+        n_ctx_train=n_ctx,
+        n_layer=n_layer,
+        n_embd=n_embd,
+        n_head=(4,) * n_layer,
+        n_head_kv=(kv_heads,) * n_layer,
+        head_dim_k=64,
+        head_dim_v=64,
+        head_dim_k_sliding=64,
+        head_dim_v_sliding=64,
+        n_ff=1024,
+        n_vocab=n_vocab,
+        sliding_window=0,
+        full_attention_layers=n_layer,
+        sliding_layers=0,
+        recurrent_layers=0,
+        n_nextn=0,
+        n_expert=0,
+        n_expert_used=0,
+        tied_output=False,
+        chat_template=None,
+        tokenizer_model="llama",
+        tokenizer_pre="",
+        tensors=tuple(tensors),
+        metadata={"llama.feed_forward_length": 1024},
+    )
+
+
+def gpu(free_mib: float, total_mib: float = 0, name: str = "Card") -> Device:
+    return Device(name, "gpu", int(free_mib * MIB), int((total_mib or free_mib) * MIB))
+
+
+def ram(free_mib: float) -> Device:
+    return Device("RAM", "cpu", int(free_mib * MIB), int(free_mib * MIB))
+
+
+TARGET = model("big", 80)
+DRAFT = model("small", 20, n_layer=4)
+
+
+def decide(
+    *devices: Device, free_ram: float = 4000, draft: Header | None = DRAFT, n_ctx: int = 1024, **wishes: int
+) -> Plan:
+    return plan(TARGET, draft, devices=devices, ram=ram(free_ram), n_ctx=n_ctx, n_batch=64, **wishes)
+
+
+def test_everything_on_the_gpu_when_it_fits() -> None:
+    made = decide(gpu(200))
+    assert (made.gpu_layers, made.draft_gpu_layers, made.keep_draft, made.notes) == (11, 5, True, ())
+    assert 100 * MIB * 0.8 < made.gpu_bytes < 190 * MIB
+
+
+def test_the_draft_goes_first_and_it_is_said() -> None:
+    made = decide(gpu(100))
+    assert (made.gpu_layers, made.keep_draft, made.draft_gpu_layers) == (11, False, 0)
+    assert [item.role for item in made.items] == ["target"]
+    (note,) = made.notes
+    assert note.startswith("The draft was dropped: target and draft need ")
+    assert "memory on Card, and 95 MiB can be used" in note
+    assert made.gpu_bytes <= 95 * MIB
+
+
+def test_then_as_many_target_layers_as_fit() -> None:
+    made = decide(gpu(50))
+    assert 0 < made.gpu_layers < 11
+    assert not made.keep_draft
+    assert made.gpu_bytes <= 50 * MIB * 0.95
+    one_more = decide(gpu(4000), gpu_layers=made.gpu_layers + 1, draft=None)
+    assert one_more.gpu_bytes > 50 * MIB * 0.95
+    assert f"{made.gpu_layers} of 11 layers of the target fit on Card" in made.notes[-1]
+
+
+def test_no_layer_fits_on_the_gpu() -> None:
+    made = decide(gpu(2))
+    assert made.gpu_layers == 0
+    assert made.gpu_bytes == 0
+    assert made.notes[-1].startswith("0 of 11 layers")
+
+
+def test_the_context_is_never_shrunk() -> None:
+    for free in (50, 100, 200):
+        made = decide(gpu(free))
+        cells = 1024 * 10 * 2 * 2 * 64 * 2
+        assert sum(made.items[0].cache) == cells
+
+
+@pytest.mark.parametrize(("free", "keeps"), [(200, True), (100, False)])
+def test_on_the_cpu_the_draft_goes_first_too(free: int, keeps: bool) -> None:
+    made = decide(free_ram=free)
+    assert made.keep_draft is keeps
+    assert made.gpu_bytes == made.gpu_layers == 0
+    assert bool(made.notes) is not keeps
+    if not keeps:
+        assert "of RAM" in made.notes[0]
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(OutOfMemoryError) as caught:
+        decide(free_ram=50)
+    assert caught.value.message == "big does not fit into the free memory of this machine."
+    assert "weights" in caught.value.why
+    assert "50 MiB" in caught.value.why
+    # The weights alone are too much: no flag helps, a smaller model does.
+    assert caught.value.hint == "localspec models"
+
+
+def test_the_hint_is_the_mildest_change_that_works() -> None:
+    def hint(free: float) -> str:
+        with pytest.raises(OutOfMemoryError) as caught:
+            decide(free_ram=free, draft=None, n_ctx=8192)
+        return caught.value.hint
+
+    # 80 MiB of weights and 40 MiB of f16 cache at 8192 cells.
+    assert hint(118) == "localspec run --kv q8_0"
+    assert hint(103) == "localspec run --ctx 4096 --kv q8_0"
+    assert hint(93) == "localspec run --ctx 2048 --kv q8_0"
+    made = plan(TARGET, None, devices=(), ram=ram(118), n_ctx=8192, n_batch=64, kv_type="q8_0")
+    assert made.ram_bytes < 118 * MIB
+
+
+def test_explicit_layers_are_obeyed_without_a_margin() -> None:
+    made = decide(gpu(4000), gpu_layers=3, draft_gpu_layers=0)
+    assert (made.gpu_layers, made.draft_gpu_layers, made.keep_draft) == (3, 0, True)
+    assert made.items[1].gpu == 0
+    tight = decide(gpu(4000)).items[0].gpu / MIB + 0.1
+    assert decide(gpu(tight), draft=None, gpu_layers=11).gpu_layers == 11
+    assert decide(gpu(tight), draft=None).gpu_layers < 11
+
+
+def test_explicit_layers_that_cannot_fit_are_refused_with_a_number_that_does() -> None:
+    with pytest.raises(OutOfMemoryError, match="11 layers of big do not fit on Card") as caught:
+        decide(gpu(50), draft=None, gpu_layers=99)
+    layers = int(caught.value.hint.removeprefix("localspec run --gpu-layers "))
+    assert decide(gpu(50), draft=None, gpu_layers=layers).gpu_layers == layers
+
+
+def test_gpu_layers_without_a_gpu_are_said_not_to_be() -> None:
+    made = decide(gpu_layers=99)
+    assert made.gpu_layers == 0
+    assert made.notes == (
+        "99 layers were asked for on a GPU, and this build sees none: everything is on the CPU.",
+    )
+
+
+def test_two_gpus_are_added_up_each_with_its_margin() -> None:
+    alone = decide(gpu(60), draft=None)
+    both = decide(gpu(60, name="A"), gpu(60, name="B"), draft=None)
+    assert alone.gpu_layers < 11
+    assert both.gpu_layers == 11
+    # Each device has its own compute buffer.
+    assert both.items[0].compute[0] == 2 * alone.items[0].compute[0]
+
+
+def test_a_large_card_keeps_512_mib_and_no_more() -> None:
+    header = model("huge", 23.0 * 1024, n_layer=60)
+    made = plan(header, None, devices=[gpu(24 * 1024)], ram=ram(64 * 1024), n_ctx=1024, n_batch=64)
+    assert made.gpu_layers == 61
+
+
+def test_an_integrated_gpu_is_used_only_alone() -> None:
+    shared = Device("Shared", "igpu", 4000 * MIB, 4000 * MIB)
+    assert decide(shared).gpu_layers == 11
+    assert [device.name for device in decide(shared, gpu(200)).devices] == ["Card"]
+
+
+def test_unknown_memory_refuses_nothing_and_is_a_question_mark() -> None:
+    made = decide(Device("Odd", "gpu", 0, 0))
+    assert (made.gpu_layers, made.keep_draft) == (11, True)
+    assert "The memory of Odd is not known" in made.notes[0]
+    assert any("?" in line and "Odd" in line for line in made.table())
+    assert made.to_json()["devices"][0]["free"] is None
+    unknown = Device("RAM", "cpu", 0, 0)
+    assert plan(TARGET, DRAFT, devices=(), ram=unknown, n_ctx=1024).keep_draft
+
+
+def test_a_hybrid_pays_for_its_snapshots(tmp_path: Path) -> None:
+    header = read_header(gguf_files.random_qwen35(tmp_path / "q.gguf"))
+
+    def cache(n_rs_seq: int) -> int:
+        made = plan(header, None, devices=(), ram=ram(4000), n_ctx=1024, n_rs_seq=n_rs_seq)
+        return sum(made.items[0].cache)
+
+    state = cache(1) - cache(0)
+    assert state > 0
+    assert cache(9) - cache(0) == 9 * state
+
+
+def test_the_price_of_the_window_is_told_in_both_ways(tmp_path: Path) -> None:
+    header = read_header(gguf_files.random_gemma3(tmp_path / "g.gguf", n_ctx=8192))
+    made = plan(header, None, devices=(), ram=ram(4000), n_ctx=8192, n_batch=64)
+    full = sum(made.items[0].cache)
+    assert full == 6 * 8192 * 2 * 2 * 16 * 2
+    (note,) = made.notes
+    assert "6.0 MiB at full size" in note
+    assert "kept to the window it would be 1.2 MiB" in note
+
+
+def test_json_and_table_say_the_same() -> None:
+    made = decide(gpu(200))
+    said = json.loads(json.dumps(made.to_json()))
+    assert said["needed"] == {"gpu": made.gpu_bytes, "ram": made.ram_bytes}
+    assert [item["role"] for item in said["models"]] == ["target", "draft"]
+    assert sum(item[part]["gpu"] for item in said["models"] for part in ("weights", "cache", "compute")) == (
+        made.gpu_bytes
+    )
+    lines = made.table()
+    assert lines[0].split() == ["weights", "cache", "buffers", "total", "where"]
+    assert [line.split()[0] for line in lines[1:]] == ["target", "target", "draft", "draft", "free", "free"]
+    assert lines[1].endswith("GPU, 11 of 11 layers")
+    assert "200 MiB of 200 MiB  Card" in lines[-2]
+
+
+def test_a_short_trained_draft_has_a_shorter_cache() -> None:
+    short = model("short", 20, n_layer=4, n_ctx=512)
+    made = plan(TARGET, short, devices=(), ram=ram(4000), n_ctx=4096)
+    assert sum(made.items[1].cache) == 512 * 4 * 2 * 2 * 64 * 2

@@ -1,0 +1,184 @@
+"""From a `Load` to an engine: what is left out is said, and nothing is kept in memory for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.errors import LoadError, ModelFileError, OutOfMemoryError
+from localspec.llama import backend
+from localspec.llama.log import NativeLog
+from localspec.memory import devices, hardware
+from localspec.worker.loading import Loaded, Loader, default_threads, memory_use
+from localspec.worker.protocol import DraftSpec, Event, Load, LoadProgress
+from tests import gguf_files
+
+Opener = Callable[..., Loaded]
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def load(events: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(hardware, "seen_gpus", lambda: ())
+    log, opened = NativeLog(), []
+    log.install()
+
+    def make(target: Path, draft: DraftSpec | None = None, **options: Any) -> Loaded:
+        options = {"n_ctx": 256, "threads": 1, "n_draft": 4, **options}
+        cancelled = options.pop("cancelled", lambda: False)
+        command = Load(str(target), draft or DraftSpec(), **options)
+        opened.append(Loader(command, log, events.append, cancelled).load())
+        return opened[-1]
+
+    yield make
+    for loaded in opened:
+        loaded.close()
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    return gguf_files.random_llama(tmp_path / "tiny.gguf", n_embd=128)
+
+
+def test_a_pair_is_loaded_and_described(load: Opener, events: list[Event], tiny: Path) -> None:
+    draft = gguf_files.perturbed(tiny, tiny.with_name("draft.gguf"))
+    ready = load(tiny, DraftSpec("model", str(draft)), kv_type="q8_0").ready
+    assert (ready.draft.state, ready.draft.name, ready.draft.n_draft) == ("on", "draft.gguf", 4)
+    assert ready.context_size == 256
+    assert ready.target.path == str(tiny)
+    assert (ready.target.device, ready.target.gpu_layers, ready.target.kv_type) == ("CPU", 0, "q8_0")
+    assert ready.draft_model is not None
+    assert all(ready.target.memory[part] > 0 for part in ("weights", "cache", "compute"))
+    assert ready.memory.label == "RAM"
+    assert ready.memory.used > 0
+    stages = [event.stage for event in events if isinstance(event, LoadProgress)]
+    assert list(dict.fromkeys(stages)) == ["target", "draft", "warmup"]
+    assert [e.fraction for e in events if isinstance(e, LoadProgress) and e.stage == "target"][-1] == 1.0
+
+
+def test_without_a_draft_only_one_row_of_logits_is_reserved(load: Opener, tiny: Path) -> None:
+    loaded = load(tiny, DraftSpec(off_reason="nobody asked"))
+    assert loaded.engine.context.max_outputs == 1
+    assert loaded.ready.draft.reason == "nobody asked"
+    assert len(loaded.contexts) == 1
+
+
+@pytest.mark.parametrize("arch", ["mamba", "qwen3next"])
+def test_no_idle_draft_is_loaded_for_a_target_that_cannot_go_back(
+    load: Opener, tiny: Path, tmp_path: Path, arch: str
+) -> None:
+    target = getattr(gguf_files, f"random_{arch}")(tmp_path / "target.gguf")
+    loaded = load(target, DraftSpec("model", str(tiny)))
+    assert loaded.ready.draft.state == "off"
+    assert loaded.ready.draft.reason == f"{arch} targets cannot take rejected tokens back"
+    assert len(loaded.models) == 1
+
+
+def test_a_hybrid_target_gets_snapshots_for_its_draft_length(load: Opener, tmp_path: Path) -> None:
+    target = gguf_files.random_qwen35(tmp_path / "hybrid.gguf")
+    assert load(target, DraftSpec("lookup"), n_draft=5).engine.context.snapshots == 5
+    assert load(target, DraftSpec("lookup"), n_draft=31, auto=True).engine.n_draft == 7
+    assert load(target).engine.context.snapshots == 0
+
+
+@pytest.mark.parametrize("broken", ["missing", "no model"])
+def test_a_draft_that_cannot_be_used_is_left_out_with_its_reason(
+    load: Opener, tiny: Path, tmp_path: Path, broken: str
+) -> None:
+    path = tmp_path / "draft.gguf"
+    if broken == "no model":
+        path.write_bytes(b"<!DOCTYPE html><html></html>")
+    loaded = load(tiny, DraftSpec("model", str(path)))
+    assert loaded.ready.draft.state == "off"
+    assert "draft.gguf" in loaded.ready.draft.reason
+    assert len(loaded.models) == 1
+
+
+def test_a_draft_that_llama_cpp_refuses_is_left_out_with_its_reason(
+    load: Opener, tiny: Path, tmp_path: Path
+) -> None:
+    path = gguf_files.header_only(
+        tmp_path / "odd.gguf",
+        arch="localspec_future",
+        tensors={"token_embd.weight": (300, 32), "output.weight": (300, 32)},
+    )
+    loaded = load(tiny, DraftSpec("model", str(path)))
+    assert loaded.ready.draft.state == "off"
+    assert loaded.ready.draft.reason.startswith("the draft could not be loaded")
+
+
+def test_a_target_that_cannot_be_used_is_an_error(load: Opener, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError):
+        load(tmp_path / "missing.gguf")
+
+
+def test_a_draft_that_does_not_fit_is_dropped_and_said(
+    load: Opener, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = gguf_files.random_llama(tiny.with_name("draft.gguf"), n_embd=128, n_layer=8)
+    need = sum(load(tiny).ready.target.memory.values())
+    for free, kept in ((10 * need + (64 << 20), True), (int(1.3 * need), False)):
+        monkeypatch.setattr(
+            devices, "system_memory", lambda free=free: devices.Device("RAM", "cpu", free, free)
+        )
+        loaded = load(tiny, DraftSpec("model", str(draft)))
+        assert (loaded.ready.draft.state == "on") is kept
+        if not kept:
+            assert loaded.ready.draft.reason == "target and draft do not fit into memory together"
+            assert any("The draft was dropped" in note for note in loaded.ready.notes)
+    monkeypatch.setattr(devices, "system_memory", lambda: devices.Device("RAM", "cpu", 1000, 1000))
+    with pytest.raises(OutOfMemoryError, match="does not fit"):
+        load(tiny)
+
+
+def test_the_context_is_no_longer_than_the_model_was_trained_for(load: Opener, tmp_path: Path) -> None:
+    path = gguf_files.random_llama(tmp_path / "short.gguf", n_ctx=128)
+    loaded = load(path, n_ctx=4096)
+    assert loaded.ready.context_size == 128
+    assert any("128 tokens" in note for note in loaded.ready.notes)
+    assert load(path, n_ctx=0).ready.context_size == 128
+
+
+def test_a_gpu_beside_a_cpu_only_build_is_told(
+    load: Opener, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        hardware, "seen_gpus", lambda: (hardware.SeenGpu("GeForce RTX 3090", "-DGGML_CUDA=on"),)
+    )
+    monkeypatch.setattr(backend, "supports_gpu_offload", lambda: False)
+    (note,) = load(tiny).ready.notes
+    assert "GeForce RTX 3090 is not used" in note
+    assert "localspec doctor" in note
+
+
+def test_layers_asked_for_without_a_gpu_are_told(load: Opener, tiny: Path) -> None:
+    if backend.supports_gpu_offload():
+        pytest.skip("this build has a GPU")
+    assert any("99 layers were asked for" in note for note in load(tiny, gpu_layers=99).ready.notes)
+
+
+def test_a_stopped_load_gives_everything_back(load: Opener, tiny: Path) -> None:
+    with pytest.raises(LoadError, match="was stopped"):
+        load(tiny, cancelled=lambda: True)
+
+
+def test_a_template_from_a_file(load: Opener, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "my.jinja"
+    file.write_text("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", encoding="utf-8")
+    loaded = load(tiny, template_file=str(file))
+    assert loaded.template.render([{"role": "user", "content": "hi"}]).text == "[user]hi"
+    with pytest.raises(LoadError, match="could not be read"):
+        load(tiny, template_file=str(tmp_path / "none.jinja"))
+
+
+def test_threads_and_memory_of_this_machine() -> None:
+    assert default_threads() >= 1
+    assert memory_use().total > memory_use().used > 0
