@@ -15,7 +15,7 @@ from localspec.cli import output
 from localspec.errors import LocalspecError
 from localspec.spec.events import Finished, PromptProgress, Round
 from localspec.worker.process import Worker
-from localspec.worker.protocol import LoadProgress, Ready
+from localspec.worker.protocol import LoadProgress, Notice, Ready
 
 if TYPE_CHECKING:
     from localspec.launch import Launch
@@ -117,6 +117,10 @@ def _stream(session: Session, text: str, *, show: bool) -> Finished:
         for event in session.ask(text):
             if isinstance(event, PromptProgress) and event.done < event.total:
                 line.show(f"Reading the prompt: {event.done} of {event.total} tokens")
+            elif isinstance(event, Notice):
+                line.clear()
+                for sentence in event.sentences:
+                    output.say(sentence)
             elif isinstance(event, Round):
                 line.clear()
                 for part in segments(event.pieces):

@@ -30,6 +30,7 @@ from localspec.worker.protocol import (
     Generate,
     Load,
     MeasureCosts,
+    Notice,
     Peek,
     Shutdown,
 )
@@ -64,6 +65,7 @@ class _Host:
         self._loaded: Loaded | None = None
         self._waiting: deque[tuple[int, Command]] = deque()
         self._memory_at = 0.0
+        self._told: set[str] = set()  # what was said once about this template is not said again
         self._request = 0
         """The request being served; they are served one after the other."""
 
@@ -105,6 +107,7 @@ class _Host:
 
     def _load(self, request: int, command: Load) -> None:
         self.close()
+        self._told.clear()
         loader = Loader(command, self._log, lambda event: self._send(request, event), self._cancelled)
         self._loaded = loader.load()
         self._send(request, self._loaded.ready)
@@ -112,7 +115,11 @@ class _Host:
     def _generate(self, request: int, command: Generate) -> None:
         loaded = self._need()
         loaded.prices.settle()
-        answer = to_request(command, loaded.template, loaded.engine.vocab)
+        answer, notes = to_request(command, loaded.template, loaded.engine.vocab)
+        fresh = tuple(note for note in notes if note not in self._told)
+        if fresh:
+            self._told.update(fresh)
+            self._send(request, Notice(fresh))
         for event in loaded.engine.generate(answer, self._cancelled):
             self._send(request, event)
             self._look_around(request)

@@ -129,8 +129,8 @@ class Loader:
                     raise
                 off_reason = f"the draft could not be loaded: {error.message.rstrip('.')}"
         self._send(LoadProgress("warmup", 0.0, header.path.name))
-        for context in self._contexts:
-            self._warm_up(context, target)
+        for made in self._contexts:
+            self._warm_up(made, target)
         self._send(LoadProgress("warmup", 1.0, header.path.name))
         engine = Engine(context, target.vocab, drafter=drafter, n_draft=longest, off_reason=off_reason)
         prices = Prices(engine, self._price_key(header, draft_header, memory_plan), self._cancelled)

@@ -18,7 +18,7 @@ def peek(loaded: Loaded, command: Peek) -> Peeked:
         DecodeError: llama.cpp failed.
     """
     engine = loaded.engine
-    request = to_request(command.question, loaded.template, engine.vocab)
+    request, _ = to_request(command.question, loaded.template, engine.vocab)
     sampler = Sampler(request.sampling)
     width = max(min(command.width, len(command.answer), engine.context.max_outputs), 1)
     prompt = list(request.prompt)

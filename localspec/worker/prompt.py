@@ -8,8 +8,8 @@ from localspec.spec.engine import Request
 from localspec.worker.protocol import Generate
 
 
-def to_request(command: Generate, template: ChatTemplate, vocab: Vocab) -> Request:
-    """The engine's request for a command.
+def to_request(command: Generate, template: ChatTemplate, vocab: Vocab) -> tuple[Request, tuple[str, ...]]:
+    """The engine's request for a command, and sentences about what had to be changed for the template.
 
     The ids of earlier answers are taken as they were generated, so that the caches hold them already: a text can have
     several tokenisations, and the model need not have written the one that the tokenizer prefers.
@@ -19,18 +19,19 @@ def to_request(command: Generate, template: ChatTemplate, vocab: Vocab) -> Reque
     """
     if command.raw_prompt is not None:
         ids = vocab.tokenize(command.raw_prompt, add_bos=vocab.adds_bos)
-        return _request(command, ids)
+        return _request(command, ids), ()
     rendered = template.render(command.messages, think=command.think)
     ids = to_ids(rendered, command.messages, vocab.tokenize, vocab.piece)
     if (vocab.adds_bos or rendered.had_bos) and vocab.bos >= 0:
         ids.insert(0, vocab.bos)  # exactly one, whether template, tokenizer or both would add it
-    return _request(
+    request = _request(
         command,
         ids,
         stop=template.extra_stop,
         tags=template.thinking_tags,
         in_thinking=template.starts_thinking(rendered.text),
     )
+    return request, rendered.notes
 
 
 def _request(

@@ -194,6 +194,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Sentences about an answer that the person should see (a system message that the template refused, ...)."""
+
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DraftChanged:
     """The answer to `Configure`."""
 
@@ -254,6 +261,7 @@ Event = (
     LoadProgress
     | MemoryUse
     | Ready
+    | Notice
     | DraftChanged
     | Cleared
     | Failed
