@@ -51,12 +51,14 @@ __all__ = [
     "header_only",
     "perturbed",
     "random_gemma3",
+    "random_glm4moe",
     "random_lfm2",
     "random_llama",
     "random_mamba",
     "random_qwen3next",
     "random_qwen35",
     "script_model",
+    "script_qwen35",
 ]
 
 
@@ -132,14 +134,18 @@ def random_qwen35(
     n_embd: int = 64,
     full_attention_interval: int = 4,
     n_nextn: int = 0,
+    sidecar: bool = False,
     scale: float = 1.0,
     **options: Any,
 ) -> Path:
     """A `qwen35` hybrid: gated delta-net layers, every fourth layer full attention.
 
-    `n_nextn` adds next-token-prediction blocks after the trunk (the block count includes them).
+    `n_nextn` adds next-token-prediction blocks after the trunk (the block count includes them). `sidecar` leaves the
+    trunk out: the blocks of the file with the same seed, in a file of their own.
     """
     file, weights = start(path, "qwen35", seed, scale, options)
+    if sidecar:
+        file.leave_out = tuple(f"blk.{i}." for i in range(n_layer))
     head, n_ff, state, heads = n_embd // 4, 2 * n_embd, 16, (2, 4)
     sizes(file, n_layer=n_layer + n_nextn, n_embd=n_embd, n_ff=n_ff, heads=(4, 2), head=head)
     file.key(".rope.dimension_sections", [head // 4, head // 8, head // 8, 0])
@@ -162,9 +168,7 @@ def random_qwen35(
             weights.matrix(f"{block}.ssm_alpha.weight", heads[1], n_embd)
         weights.feed_forward(block, n_embd, n_ff)
         if i >= n_layer:
-            weights.matrix(f"{block}.nextn.eh_proj.weight", n_embd, 2 * n_embd)
-            for norm in ("enorm", "hnorm", "shared_head_norm"):
-                weights.vector(f"{block}.nextn.{norm}.weight", n_embd)
+            _next_token_block(weights, block, n_embd)
     return file.close()
 
 
@@ -249,13 +253,62 @@ def random_qwen3next(
         else:
             _delta_net(weights, block, n_embd, state, heads)
             weights.matrix(f"{block}.ssm_ba.weight", 2 * heads[1], n_embd)
-        weights.matrix(f"{block}.ffn_gate_inp.weight", experts, n_embd)
         weights.vector(f"{block}.ffn_gate_inp_shexp.weight", n_embd, -0.2, 0.2)
-        for part, rows, columns in (("gate", n_ff, n_embd), ("up", n_ff, n_embd), ("down", n_embd, n_ff)):
-            stack = weights.rng.normal(0, weights.scale / np.sqrt(columns), (experts, rows, columns))
-            file.tensor(f"{block}.ffn_{part}_exps.weight", stack)
-            weights.matrix(f"{block}.ffn_{part}_shexp.weight", rows, columns)
+        _experts(weights, block, n_embd, n_ff, experts)
     return file.close()
+
+
+def _experts(weights: Weights, block: str, n_embd: int, n_ff: int, experts: int) -> None:
+    """A router, its experts, and one expert that is always asked."""
+    weights.matrix(f"{block}.ffn_gate_inp.weight", experts, n_embd)
+    for part, rows, columns in (("gate", n_ff, n_embd), ("up", n_ff, n_embd), ("down", n_embd, n_ff)):
+        stack = weights.rng.normal(0, weights.scale / np.sqrt(columns), (experts, rows, columns))
+        weights.file.tensor(f"{block}.ffn_{part}_exps.weight", stack)
+        weights.matrix(f"{block}.ffn_{part}_shexp.weight", rows, columns)
+
+
+def random_glm4moe(
+    path: Path,
+    *,
+    seed: int = 0,
+    n_layer: int = 2,
+    n_embd: int = 64,
+    n_nextn: int = 0,
+    scale: float = 1.0,
+    **options: Any,
+) -> Path:
+    """A `glm4moe`: attention only, a dense layer and then experts; `n_nextn` as in `random_qwen35`."""
+    file, weights = start(path, "glm4moe", seed, scale, options)
+    head, n_ff, experts = n_embd // 4, n_embd // 2, 4
+    sizes(file, n_layer=n_layer + n_nextn, n_embd=n_embd, n_ff=n_ff, heads=(4, 2), head=head)
+    file.key(".expert_count", experts)
+    file.key(".expert_used_count", 2)
+    file.key(".expert_shared_count", 1)
+    file.key(".expert_feed_forward_length", n_ff)
+    file.key(".leading_dense_block_count", 1)
+    if n_nextn:
+        file.key(".nextn_predict_layers", n_nextn)
+    weights.ends(n_embd)
+    for i in range(n_layer + n_nextn):
+        block = f"blk.{i}"
+        weights.vector(f"{block}.attn_norm.weight", n_embd)
+        weights.vector(f"{block}.post_attention_norm.weight", n_embd)
+        weights.attention(block, n_embd, (4, 2), head)
+        if i:
+            _experts(weights, block, n_embd, n_ff, experts)
+            weights.vector(f"{block}.exp_probs_b.bias", experts, -0.1, 0.1)
+        else:
+            weights.feed_forward(block, n_embd, n_ff)
+        if i >= n_layer:
+            _next_token_block(weights, block, n_embd)
+    return file.close()
+
+
+def _next_token_block(weights: Weights, block: str, n_embd: int) -> None:
+    """What a next-token block has beyond an ordinary one."""
+    weights.matrix(f"{block}.nextn.eh_proj.weight", n_embd, 2 * n_embd)
+    for norm in ("enorm", "hnorm", "shared_head_norm"):
+        weights.vector(f"{block}.nextn.{norm}.weight", n_embd)
 
 
 def script_model(
@@ -296,6 +349,43 @@ def script_model(
         for name, shape in shapes.items():
             file.tensor(f"blk.{i}.{name}.weight", np.zeros(shape), quant)
     return file.close()
+
+
+def script_qwen35(
+    path: Path, table: Mapping[int, int], *, block: str, default: int = EOS, **options: Any
+) -> Path:
+    """A `qwen35` whose text is scripted as in `script_model`, with a next-token block that predicts it perfectly.
+
+    The trunk passes the one-hot embedding of the last token through. What the block looks at tells which input a wrong
+    wiring loses: with `block="token"` it passes on the token's embedding only; with `block="hidden"` only the hidden
+    state (which is that of the token before), each token's moved to its successor's.
+    """
+    file_options = Options(**options)
+    n_vocab = file_options.n_vocab
+    n_embd = -(-n_vocab // 32) * 32
+    random_qwen35(path, n_nextn=1, n_embd=n_embd, **options)
+    follows = np.zeros((n_vocab, n_embd))
+    for token in range(n_vocab):
+        follows[table.get(token, default), token] = 1
+    halves = np.zeros((2, n_embd, n_embd))  # what is made of the token's embedding, and of the hidden state
+    if block == "token":
+        halves[0] = np.eye(n_embd)
+    else:
+        halves[1, :n_vocab] = follows
+    for tensor in gguf.GGUFReader(path, "r+").tensors:
+        name, data = tensor.name, tensor.data
+        if name == "token_embd.weight":
+            data[:] = np.eye(n_vocab, n_embd)
+        elif name == "output.weight":
+            data[:] = follows
+        elif name.endswith("nextn.eh_proj.weight"):
+            data[:] = np.concatenate(halves, axis=1)
+        elif name.endswith(("attn_output.weight", "ssm_out.weight", "ffn_down.weight")):
+            data[:] = 0
+        elif data.ndim == 1 and "norm" in name:
+            data[:] = 1
+        data.flush()
+    return Path(path)
 
 
 def chain(*tokens: int) -> dict[int, int]:

@@ -120,6 +120,8 @@ class File:
 
     def __init__(self, path: Path, arch: str, options: Options) -> None:
         self.path, self.options = path, options
+        self.leave_out: tuple[str, ...] = ()
+        """Beginnings of the names of tensors that are drawn, but not written."""
         self.writer = gguf.GGUFWriter(
             None, arch, split_max_tensors=options.split_max_tensors, small_first_shard=False
         )
@@ -146,6 +148,8 @@ class File:
 
     def tensor(self, name: str, data: np.ndarray, quant: str = "f32") -> None:
         """A tensor; shape (rows, columns) with columns contiguous, as numpy has it."""
+        if name.startswith(self.leave_out):
+            return
         data = np.ascontiguousarray(data, dtype=np.float32)
         if quant == "f32":
             self.writer.add_tensor(name, data)

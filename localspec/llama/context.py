@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from localspec.errors import DecodeError, LoadError, UsageError
+from localspec.errors import AbortedError, DecodeError, LoadError, UsageError
 from localspec.llama.backend import KV_TYPES
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
@@ -19,6 +19,7 @@ from localspec.llama.model import Model
 Outputs = Literal["none", "last", "all"]
 
 _FLASH_AUTO, _FLASH_ON = -1, 1
+_ABORTED = 2
 _CHUNK_SECONDS = 0.12  # a stop is looked at between chunks of a prompt
 _FIRST_CHUNK = 32
 
@@ -38,6 +39,8 @@ class Context:
         branches: Room for a second line of tokens (see `fork`).
         kv_type: A key of `KV_TYPES`.
         threads: For single tokens and small batches, and for prompts.
+        block_of: The target's context, when this one is to run the next-token blocks of `model` instead of its trunk
+            (see `localspec.llama.mtp`). Its batches carry a hidden state beside each token.
         log: Where the reason of a failure is found.
 
     Raises:
@@ -56,6 +59,7 @@ class Context:
         branches: bool = False,
         kv_type: str = "f16",
         threads: int = 1,
+        block_of: Context | None = None,
         log: NativeLog | None = None,
     ) -> None:
         if kv_type not in KV_TYPES:
@@ -65,7 +69,11 @@ class Context:
         params.n_batch = params.n_ubatch = n_batch
         params.n_seq_max = 2 if branches else 1
         params.kv_unified = True  # branches share the cells that they have in common
-        params.n_rs_seq = snapshots if model.has_state else 0
+        self.has_state = model.has_state and block_of is None  # the blocks have attention only
+        params.n_rs_seq = snapshots if self.has_state else 0
+        if block_of is not None:
+            params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
+            params.ctx_other = block_of.handle
         params.n_outputs_max = max(max_outputs, params.n_seq_max)
         params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = KV_TYPES[kv_type]
@@ -86,15 +94,34 @@ class Context:
         self.n_batch = int(llama_cpp.llama_n_batch(self._handle))
         self.max_outputs = max_outputs
         self.snapshots = int(llama_cpp.llama_n_rs_seq(self._handle))
-        self.has_state = model.has_state
         self._length = [0, 0]
         self._undo = 0  # how many of the last tokens a state can take back
-        self._batches = [_Batch(self.n_batch, sequence) for sequence in range(params.n_seq_max)]
+        n_hidden = 0 if block_of is None else model.n_embd
+        self._batches = [_Batch(self.n_batch, sequence, n_hidden) for sequence in range(params.n_seq_max)]
         self._branch = 0
         self._rows: dict[int, npt.NDArray[np.float32]] = {}
         self._n_outputs = 0
         self.evaluated = 0
         """Tokens evaluated since the context was made."""
+        self.on_decoded: Callable[[int, Sequence[int]], None] | None = None
+        """Called after each evaluation with the position of its first token and its tokens; must not raise."""
+
+    def stop_when(self, wanted: Callable[[], bool]) -> None:
+        """Let an evaluation on the CPU be stopped half-way; `decode` then raises `AbortedError`.
+
+        The question is asked before every operation of the graph, which is felt where a step takes a few
+        milliseconds: for models whose steps are long. Devices other than the CPU do not ask.
+
+        Args:
+            wanted: Whether to stop now.
+        """
+        self._abort = llama_cpp.ggml_abort_callback(lambda _data: wanted())  # kept alive: the C side calls it
+        llama_cpp.llama_set_abort_callback(self._handle, self._abort, None)
+
+    @property
+    def handle(self) -> Any:
+        """The native pointer; None when the context was closed."""
+        return self._handle
 
     @property
     def length(self) -> int:
@@ -106,14 +133,18 @@ class Context:
         """Free cells."""
         return self.n_ctx - self.length
 
-    def decode(self, tokens: Sequence[int], outputs: Outputs) -> None:
+    def decode(
+        self, tokens: Sequence[int], outputs: Outputs, hidden: npt.NDArray[np.float32] | None = None
+    ) -> None:
         """Evaluate tokens behind what is in the cache.
 
         Args:
             tokens: 1 to `n_batch` ids.
             outputs: Which of them get a row of logits.
+            hidden: What goes in beside each token, shape (tokens, n_embd); for a context with `block_of` only.
 
         Raises:
+            AbortedError: See `stop_when`.
             DecodeError: llama.cpp failed. The cache then holds what it held before, or nothing when even that is
                 not certain (`length` tells).
         """
@@ -123,18 +154,22 @@ class Context:
             raise UsageError(f"A batch of {count} tokens with {wanted} outputs does not fit this context.")
         start = self.length
         batch = self._batches[self._branch]
-        batch.fill(tokens, start, wanted)
+        batch.fill(tokens, start, wanted, hidden)
         if self._log is not None:
             self._log.forget_errors()
         status = llama_cpp.llama_decode(self._handle, batch.native)
         if status != 0:
             self._restore(start)
+            if status == _ABORTED:
+                raise AbortedError("The evaluation was stopped.")
             raise _decode_error(status, count, start, self.n_ctx, self._log)
         self._length[self._branch] = start + count
         self._n_outputs = wanted
         self.evaluated += count
         # Snapshots are written for the tokens of this batch only; older ones are stale though llama.cpp offers them.
         self._undo = min(self.snapshots, count - 1)
+        if self.on_decoded is not None:
+            self.on_decoded(start, tokens)
 
     def logits(self) -> npt.NDArray[np.float32]:
         """Rows of the last `decode`, shape (outputs, n_vocab); a view that the next `decode` overwrites.
@@ -237,12 +272,24 @@ class Context:
 
 
 class _Batch:
-    """llama.cpp's batch of one sequence, filled through arrays."""
+    """llama.cpp's batch of one sequence, filled through arrays.
 
-    def __init__(self, size: int, sequence: int) -> None:
-        self.native = llama_cpp.llama_batch_init(size, 0, 1)
+    Args:
+        size: The most tokens it can hold.
+        sequence: The sequence of all of them.
+        n_hidden: Width of the hidden state beside each token, 0 for none.
+    """
+
+    def __init__(self, size: int, sequence: int, n_hidden: int = 0) -> None:
         as_array = np.ctypeslib.as_array
-        self._tokens = as_array(self.native.token, shape=(size,))
+        self.native = llama_cpp.llama_batch_init(size, n_hidden, 1)
+        self._hidden: npt.NDArray[np.float32] | None = None
+        if n_hidden:  # llama.cpp allocates either ids or embeddings; the ids of such a batch are our own
+            self._hidden = as_array(self.native.embd, shape=(size, n_hidden))
+            self._tokens = np.zeros(size, dtype=np.int32)
+            self.native.token = self._tokens.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token))
+        else:
+            self._tokens = as_array(self.native.token, shape=(size,))
         self._positions = as_array(self.native.pos, shape=(size,))
         self._outputs = as_array(self.native.logits, shape=(size,))
         as_array(self.native.n_seq_id, shape=(size,))[:] = 1
@@ -250,9 +297,13 @@ class _Batch:
             self.native.seq_id[index][0] = sequence
         self._steps = np.arange(size, dtype=np.int32)
 
-    def fill(self, tokens: Sequence[int], start: int, outputs: int) -> None:
+    def fill(
+        self, tokens: Sequence[int], start: int, outputs: int, hidden: npt.NDArray[np.float32] | None
+    ) -> None:
         """Set ids and positions; the last `outputs` tokens get logits."""
         count = len(tokens)
+        if self._hidden is not None:
+            self._hidden[:count] = hidden
         self.native.n_tokens = count
         self._tokens[:count] = tokens
         np.add(self._steps[:count], start, out=self._positions[:count])
@@ -261,6 +312,8 @@ class _Batch:
 
     def free(self) -> None:
         """Give the memory back."""
+        if self._hidden is not None:
+            self.native.token = None
         llama_cpp.llama_batch_free(self.native)
 
 
@@ -283,7 +336,7 @@ def _context_error(model: Model, n_ctx: int, kv_type: str, log: NativeLog | None
 
 def _decode_error(status: int, count: int, start: int, n_ctx: int, log: NativeLog | None) -> DecodeError:
     line = log.last_error if log is not None else ""
-    meaning = {1: "no free cells were left in the cache", 2: "it was aborted", -1: "the batch was refused"}
+    meaning = {1: "no free cells were left in the cache", -1: "the batch was refused"}
     return DecodeError(
         f"llama.cpp could not evaluate {count} tokens at position {start} of {n_ctx} (status {status}).",
         why=f"It said: {line}." if line else f"Meaning: {meaning.get(status, 'computing failed')}.",

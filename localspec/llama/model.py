@@ -22,6 +22,7 @@ class Model:
     Args:
         path: The GGUF file (its first part, when it is split).
         gpu_layers: Layers to put on the GPU; -1 = all.
+        next_token_blocks: Load the file's next-token-prediction blocks too (see `localspec.llama.mtp`).
         log: Where the reason of a failure is found.
         progress: Called with 0..1 while loading; returning False stops.
 
@@ -34,6 +35,7 @@ class Model:
         path: Path,
         *,
         gpu_layers: int = -1,
+        next_token_blocks: bool = False,
         log: NativeLog | None = None,
         progress: Callable[[float], bool] | None = None,
     ) -> None:
@@ -50,6 +52,7 @@ class Model:
 
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 1_000_000
+        params.load_mtp = next_token_blocks
         callback = llama_cpp.llama_progress_callback(on_progress)
         params.progress_callback = callback
         if log is not None:
@@ -68,6 +71,10 @@ class Model:
         self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(self._handle))
         self.is_hybrid = bool(llama_cpp.llama_model_is_hybrid(self._handle))
         self.n_ctx_train = int(llama_cpp.llama_model_n_ctx_train(self._handle))
+        self.n_embd = int(llama_cpp.llama_model_n_embd_out(self._handle))
+        """Width of the hidden state that comes out."""
+        self.n_nextn = int(llama_cpp.llama_model_n_layer_nextn(self._handle)) if next_token_blocks else 0
+        """Next-token-prediction blocks that are loaded."""
         self.n_layer = int(llama_cpp.llama_model_n_layer(self._handle))
         self.n_params = int(llama_cpp.llama_model_n_params(self._handle))
         self.size_bytes = int(llama_cpp.llama_model_size(self._handle))

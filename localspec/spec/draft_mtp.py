@@ -15,7 +15,7 @@ from localspec.spec.drafter import Draft, Drafter, GoOn, always, common_prefix
 from localspec.spec.length import Label
 from localspec.spec.sampling import Sampler
 
-_FEED_AT = 64  # hidden states that are kept before they are fed without a draft asking for it
+_KEPT_BYTES = 64 << 20  # hidden states wait in so much memory (of the host) until a draft needs them
 
 
 class MtpDrafter(Drafter):
@@ -24,19 +24,21 @@ class MtpDrafter(Drafter):
     The block's cache holds at position p the pair (token p, the target's hidden state at p - 1). The drafter watches
     every evaluation of the target and keeps the hidden states that come out, so the block follows whatever the engine
     does: prompts, rounds with and without drafts, another conversation. States are fed late, when the tokens that they
-    belong to are certain, in one batch with the first step of the next draft; while nothing is drafted, every
-    `_FEED_AT` tokens. So nothing is lost while drafting is off, and switching it on costs nothing.
+    belong to are certain, in one batch with the first step of the next draft. While nothing is drafted they wait; when
+    the room for them is full, they are fed in one go. So drafting can be switched on anywhere, and being off costs next
+    to nothing.
 
     Further steps of a draft feed the block's own hidden state; their pairs are taken out again.
 
     Args:
         block: The block's context, closed by `close`.
         n_vocab: Size of the target's vocabulary; ids beyond it are never proposed.
+        kept_bytes: Room for the hidden states that wait; it is taken when it is needed.
     """
 
     name = "mtp"
 
-    def __init__(self, block: NextTokenBlock, *, n_vocab: int) -> None:
+    def __init__(self, block: NextTokenBlock, *, n_vocab: int, kept_bytes: int = _KEPT_BYTES) -> None:
         self._block = block
         self._n_vocab = min(n_vocab, block.n_vocab)
         self.max_draft = block.n_ctx
@@ -44,7 +46,8 @@ class MtpDrafter(Drafter):
         self._fed = 0  # pairs in the block's cache that are the target's own
         # Hidden states that go in beside the tokens at `_base`, `_base + 1`, ...: those of the positions before them.
         # The last one that was fed stays, so that a draft can be made once more.
-        self._hidden = np.zeros((block.n_batch + _FEED_AT + 2, block.n_embd), np.float32)
+        self._feed_at = min(max(kept_bytes // (4 * block.n_embd), 1), block.n_ctx)
+        self._hidden = np.zeros((self._feed_at + block.n_batch + 2, block.n_embd), np.float32)
         self._base = 0
         self._count = 0
         self._lost = False  # the target goes on from something that was not seen
@@ -69,9 +72,10 @@ class MtpDrafter(Drafter):
 
     def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
         """See `Drafter.begin`."""
-        if self._follows(ids, since=0):
-            while self._fed < len(ids) - 1 and not cancelled():
-                self._feed(ids, min(len(ids) - 1, self._fed + self._block.n_batch))
+        if not self._follows(ids, since=0):
+            self._lose()
+        else:
+            self._feed(ids, len(ids) - 1, cancelled=cancelled)
 
     def draft(self, ids: Sequence[int], k: int, sampler: Sampler, go_on: GoOn = always) -> Draft:
         """See `Drafter.draft`."""
@@ -180,13 +184,12 @@ class MtpDrafter(Drafter):
             self._hidden[0] = 0  # nothing comes before the first token
         elif self._base <= start < self._end:
             self._count = start + 1 - self._base
-            if start - self._fed >= _FEED_AT:  # all of them are certain: the target went on from them
+            if start - self._fed >= self._feed_at:  # all of them are certain: the target went on from them
                 self._feed(self._seen, start)
         elif self._fed > start:
             self._base, self._count = start + 1, 0
         else:
-            self.clear()
-            self._lost = True
+            self._lose()
             return
         self._lost = False
         rows = self._block.target_hidden(len(tokens))
@@ -194,22 +197,35 @@ class MtpDrafter(Drafter):
         self._count += len(rows)
         self._trim()
 
+    def _lose(self) -> None:
+        """Stop following until a conversation is read from its beginning."""
+        self.clear()
+        self._lost = True
+
     def _rewind(self, length: int) -> None:
         """Keep the first `length` pairs of the block's cache."""
         if length < self._fed:
             self._block.truncate(length)
             self._fed = length
 
-    def _feed(self, ids: Sequence[int], end: int, *, every_row: bool = False) -> None:
+    def _feed(
+        self,
+        ids: Sequence[int],
+        end: int,
+        *,
+        every_row: bool = False,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Put the pairs up to position `end` into the block's cache; the last one gets logits, or every one.
 
         Args:
             ids: The conversation.
-            end: Behind the last pair, at least one more than is fed.
+            end: Behind the last pair.
             every_row: Logits for each pair; they must be few enough.
+            cancelled: Asked between batches.
         """
         block = self._block
-        while self._fed < end:
+        while self._fed < end and not cancelled():
             upto = min(end, self._fed + block.n_batch)
             first = self._fed - self._base
             rows = self._hidden[first : first + upto - self._fed]

@@ -32,10 +32,17 @@ WRITERS: dict[str, Callable[..., Path]] = {
 
 
 class Made:
-    """An engine with an `mtp` drafter, and what belongs to it."""
+    """An engine with an `mtp` drafter, and what belongs to it. `kept`: how many hidden states may wait."""
 
     def __init__(
-        self, bench: Bench, path: Path, n_draft: int = 4, *, sidecar: Path | None = None, **options: Any
+        self,
+        bench: Bench,
+        path: Path,
+        n_draft: int = 4,
+        *,
+        sidecar: Path | None = None,
+        kept: int = 0,
+        **options: Any,
     ) -> None:
         models = {}
         for file in {path, sidecar or path}:
@@ -53,7 +60,8 @@ class Made:
             log=bench.log,
         )
         bench.stack.callback(self.block.close)
-        self.drafter = MtpDrafter(self.block, n_vocab=self.target.n_vocab)
+        room = {"kept_bytes": kept * 4 * self.block.n_embd} if kept else {}
+        self.drafter = MtpDrafter(self.block, n_vocab=self.target.n_vocab, **room)
         self.engine = Engine(self.target, models[path].vocab, drafter=self.drafter, n_draft=n_draft)
 
 
@@ -130,9 +138,12 @@ def test_a_perfect_block_is_always_right(bench: Bench, block: str, n_draft: int)
 
 
 @pytest.mark.parametrize("block", ["token", "hidden"])
+@pytest.mark.parametrize("kept", [0, 1, 30])
 @pytest.mark.parametrize("n_batch", [5, 17, 512])
-def test_a_perfect_block_after_long_prompts_in_batches(bench: Bench, block: str, n_batch: int) -> None:
-    made = Made(bench, script(bench, block), 2, n_batch=n_batch)
+def test_a_perfect_block_after_long_prompts_in_batches(
+    bench: Bench, block: str, n_batch: int, kept: int
+) -> None:
+    made = Made(bench, script(bench, block), 2, n_batch=n_batch, kept=kept)
     prompt = [1, *(3 + 7 * i % 250 for i in range(200)), FIRST_NAMED]
     answer = finish(made.engine, prompt, max_tokens=50)
     assert answer.stats.acceptance_rate == 1.0
@@ -142,7 +153,7 @@ def test_a_perfect_block_after_long_prompts_in_batches(bench: Bench, block: str,
 def test_the_cache_of_the_block_is_that_of_a_fresh_one(bench: Bench, arch: str) -> None:
     """What the block says at the end of rounds, turns and toggles is what it says of the same ids read at once."""
     path = tiny(bench, arch)
-    made, fresh = Made(bench, path, 3), Made(bench, path, 3)
+    made, fresh = Made(bench, path, 3, kept=20), Made(bench, path, 3)
     ids: list[int] = [1]
     for turn in range(3):
         ids += [3 + (37 * turn + 11 * i) % 256 for i in range(30)]
@@ -176,6 +187,27 @@ def test_a_draft_is_what_the_block_says_step_by_step(bench: Bench, arch: str) ->
         fresh.block.decode(expected[-1:], fresh.block.hidden().copy(), "last")
         expected.append(int(fresh.block.logits()[0].argmax()))
     assert list(got) == expected
+    assert made.drafter.draft(ids, 4, Sampler(GREEDY)).tokens == got  # as when a round failed
+    other = [1, 77, *ids[2:]]  # never seen by the target
+    made.drafter.begin(other)
+    assert made.drafter.draft(other, 4, Sampler(GREEDY)).tokens == ()
+    assert "did not see" in made.engine.status.reason
+    again = finish(made.engine, ids, max_tokens=8, ignore_eos=True)  # read once more
+    assert (again.stats.reused_tokens, again.draft.state) == (0, "on")
+    assert again.stats.drafted > 0
+
+
+@pytest.mark.parametrize("n_draft", [1, 4])
+def test_each_pair_is_evaluated_once(bench: Bench, monkeypatch: pytest.MonkeyPatch, n_draft: int) -> None:
+    """A draft of k takes k evaluations, the first of which takes in what was accepted since the last one."""
+    made = Made(bench, script(bench, "hidden"), n_draft)
+    sizes: list[int] = []
+    decode = made.block.decode
+    monkeypatch.setattr(made.block, "decode", lambda *args: (sizes.append(len(args[0])), decode(*args)))
+    answer = finish(made.engine, [1, FIRST_NAMED], max_tokens=1 + 20 * (n_draft + 1))
+    assert answer.stats.rounds == 20
+    assert sum(sizes) == 2 + 1 + 19 * (n_draft + 1) + 20 * (n_draft - 1)
+    assert len(sizes) == 1 + 20 * n_draft
 
 
 # ----------------------------------------------------------------- exactness
@@ -242,12 +274,13 @@ def test_stops_and_toggles_at_every_round_leave_a_perfect_block_perfect(bench: B
     assert answer.stats.drafted > 20
 
 
-def test_while_off_the_block_is_fed_and_does_not_slow_down(bench: Bench) -> None:
-    made = Made(bench, script(bench, "hidden"), 4)
+@pytest.mark.parametrize(("kept", "fed"), [(64, 240), (1, 300), (0, 0)])
+def test_while_off_hidden_states_wait_until_their_room_is_full(bench: Bench, kept: int, fed: int) -> None:
+    made = Made(bench, script(bench, "hidden"), 4, kept=kept)
     made.engine.draft_on = False
     first = finish(made.engine, [1, FIRST_NAMED], max_tokens=300)
     assert first.stats.drafted == 0
-    assert made.block.length >= 300 - 70
+    assert fed <= made.block.length <= 302 * (kept > 0)
     made.engine.draft_on = True
     second = finish(made.engine, [1, FIRST_NAMED, *first.token_ids], max_tokens=60)
     assert second.stats.reused_tokens >= 300
@@ -263,20 +296,25 @@ def test_clear_and_the_end_of_the_context(bench: Bench, arch: str) -> None:
     expected = finish(bench.engine(path, **options), prompt, ignore_eos=True)
     assert expected.reason == "context"
     for n_draft in (1, 4, 8):
-        engine = Made(bench, path, n_draft, **options).engine
+        made = Made(bench, path, n_draft, **options)
+        engine = made.engine
         for _ in range(2):
             got = finish(engine, prompt, ignore_eos=True)
             assert (got.token_ids, got.reason) == (expected.token_ids, "context")
             engine.clear()
-            assert engine.context.length == 0
-            assert engine.drafter is not None
+            assert (engine.context.length, made.block.length) == (0, 0)
+        ids = [*prompt, *expected.token_ids][:255]
+        engine.context.decode(ids[:-1], "last")
+        made.drafter.begin(ids)
+        assert len(made.drafter.draft(ids, 8, Sampler(GREEDY)).tokens) == 2  # pairs at 254 and 255
 
 
 @pytest.mark.parametrize("arch", WRITERS)
 def test_a_mixed_conversation_of_any_moves(bench: Bench, arch: str) -> None:
     """Random turns, edits, stops, draft lengths and toggles: each answer is the plain one."""
     path = tiny(bench, arch)
-    made, plain = Made(bench, path, 8), bench.engine(path)
+    made, plain = Made(bench, path, 8, kept=9), bench.engine(path)
+    fresh = Made(bench, path, 8)
     rng = random.Random(4)
     ids = [1]
 
@@ -300,6 +338,8 @@ def test_a_mixed_conversation_of_any_moves(bench: Bench, arch: str) -> None:
         expected = finish(plain, ids, sampling=sampling, max_tokens=wanted, ignore_eos=True)
         assert last.token_ids == expected.token_ids[: len(last.token_ids)]
         ids += last.token_ids
+        if last.stats.drafted:
+            assert_block_is_right(made, ids, fresh)
 
 
 # ------------------------------------------------------------ sidecars, labels
@@ -388,13 +428,14 @@ def failing(made: Made, monkeypatch: pytest.MonkeyPatch, when: Callable[[int], b
     monkeypatch.setattr(made.block, "decode", broken)
 
 
+@pytest.mark.parametrize("kept", [0, 10])
 @pytest.mark.parametrize("at", [1, 2, 3, 7, 20])
 def test_a_block_that_fails_ends_the_drafting_not_the_answer(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, at: int
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, at: int, kept: int
 ) -> None:
     """And switched on again it follows the next conversation, reading it once more."""
     path = script(bench, "hidden")
-    made = Made(bench, path, 3)
+    made = Made(bench, path, 3, kept=kept)
     failing(made, monkeypatch, lambda call: call == at)
     prompt = [1, *(3 + i % 250 for i in range(150)), FIRST_NAMED]
     answer = finish(made.engine, prompt, max_tokens=60)
@@ -446,6 +487,37 @@ def test_a_failed_verify_leaves_the_block_where_it_was(bench: Bench, monkeypatch
         answer = finish(made.engine, prompt, max_tokens=40)
         assert len(answer.token_ids) == 40
         assert answer.stats.acceptance_rate == 1.0
+
+
+@pytest.mark.parametrize("arch", WRITERS)
+def test_a_target_that_is_read_again_in_mid_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, arch: str
+) -> None:
+    """A failed removal empties the target's cache; the block follows the second reading too."""
+    path = tiny(bench, arch)
+    made, fresh = Made(bench, path, 3, n_batch=64, kept=64), Made(bench, path, 3)
+    prompt = [1, *(3 + 5 * i % 250 for i in range(150))]
+    expected = finish(bench.engine(path), prompt, max_tokens=40, ignore_eos=True)
+    truncate = made.target.truncate
+    calls = 0
+
+    def broken(length: int) -> bool:
+        nonlocal calls
+        calls += 1
+        return calls not in (5, 12) and truncate(length)
+
+    monkeypatch.setattr(made.target, "truncate", broken)
+    answer = finish(made.engine, prompt, max_tokens=40, ignore_eos=True)
+    assert calls > 12
+    assert made.target.evaluated > 2 * len(prompt)
+    assert answer.token_ids == expected.token_ids
+    assert answer.draft.state == "on"
+    ids = [*prompt, *answer.token_ids]
+    assert_block_is_right(made, ids, fresh)
+    made.target.clear()
+    for start, end in ((0, 50), (50, 100), (100, 160)):  # as much as fits
+        made.target.decode(ids[start:end], "last")
+    assert_block_is_right(made, ids, fresh)
 
 
 def test_after_closing_the_target_goes_on_alone(bench: Bench) -> None:
