@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from localspec.errors import CatalogError, LocalspecError, UsageError
+from localspec.errors import CatalogError, LocalspecError, PairingError, UsageError
 from localspec.models import gguf, pairing
 from localspec.models.catalog import Catalog, load_catalog
 from localspec.models.ref import ModelRef
@@ -19,6 +19,7 @@ from localspec.worker.protocol import DraftSpec, Load
 
 NO_DRAFT: Final = "none"
 LOOKUP: Final = "lookup"
+MTP: Final = "mtp"
 DEMO: Final = "demo"
 DEMO_N_DRAFT: Final = 4
 
@@ -29,7 +30,7 @@ class Launch:
 
     target: ModelRef
     draft: ModelRef | None
-    """The draft model, on disk or not; None for lookup and for no draft."""
+    """The draft model, on disk or not; None for lookup, mtp and for no draft."""
     missing: tuple[ModelRef, ...]
     """Models that have to be downloaded first."""
     load: Load | None
@@ -39,7 +40,7 @@ class Launch:
     notes: tuple[str, ...] = ()
     """Sentences that the person should see once."""
     draft_name: str = field(default=NO_DRAFT)
-    """What is remembered: a `ModelRef.id`, `lookup` or `none`."""
+    """What is remembered: a `ModelRef.id`, `lookup`, `mtp` or `none`."""
 
     def remember(self) -> None:
         """Make this pair the one that `localspec run` takes next time. Call it when the pair was loaded."""
@@ -71,8 +72,8 @@ def prepare(
     Target: the one named; else the last one, where it is on disk; else the setting, where it is on disk; else the
     demo. With a draft named and no target, the demo steps back: the last target or the setting is meant.
 
-    Draft: the one named (`none` and `lookup` too); else the last one with this target, else the catalogue's, if it
-    is on disk and matches. Without one, `load.draft.off_reason` says why.
+    Draft: the one named (`none`, `lookup` and `mtp` too); else the last one with this target, else the target's own
+    next-token block, else the catalogue's, if it is on disk and matches. Without one, `load.draft.off_reason` says why.
 
     Args:
         target: What was typed, None when nothing was.
@@ -107,9 +108,16 @@ def _assemble(
     target: ModelRef, choice: _Choice, settings: Settings, *, force_draft: bool, template_file: str
 ) -> Launch:
     assert target.path is not None
-    gguf.read_header(target.path).require_model("target")
+    header = gguf.read_header(target.path)
+    header.require_model("target")
     spec, verdict, ref = choice.spec, None, choice.ref
     name: str = spec.kind
+    if spec.kind == MTP and not header.next_token_block:
+        raise PairingError(
+            f"{target.path.name} carries no next-token block that can draft.",
+            why="`mtp` is the target's own block; this file has none, or one that llama.cpp cannot run alone.",
+            hint="localspec run --draft lookup",
+        )
     if ref is not None:
         assert ref.path is not None
         spec, verdict = _pair(target.path, ref.path, choice, force=force_draft)
@@ -119,7 +127,10 @@ def _assemble(
     gpu_layers = settings.draft_gpu_layers
     n_draft, auto = settings.draft_length
     if target.kind == DEMO and "n_draft" not in settings.model_fields_set:
-        n_draft, auto = DEMO_N_DRAFT, False  # by price the demo would hardly draft, and it is there to show drafting
+        n_draft, auto = (
+            DEMO_N_DRAFT,
+            False,
+        )  # by price the demo would hardly draft, and it is there to show drafting
     load = Load(
         target=str(target.path),
         draft=DraftSpec(spec.kind, spec.path, gpu_layers, force_draft, spec.off_reason),
@@ -176,7 +187,7 @@ def _known(name: str, catalog: Catalog) -> ModelRef | None:
 
 
 def _has_draft(draft: str, target: ModelRef, catalog: Catalog) -> bool:
-    if draft in (NO_DRAFT, LOOKUP):
+    if draft in (NO_DRAFT, LOOKUP, MTP):
         return True
     try:
         catalog.resolve(draft, role="draft", target=target)
@@ -199,6 +210,8 @@ def _choose_draft(asked: str | None, target: ModelRef, catalog: Catalog, state: 
             choice = None  # its file or its entry is gone
         if choice is not None and (choice.ref is None or choice.ref.path is not None):
             return _Choice(choice.spec, choice.ref, asked=choice.spec.kind == NO_DRAFT)
+    if _carries_block(target):
+        return _Choice(DraftSpec(MTP), asked=False)
     if target.lookup_only_reason:
         return _Choice(DraftSpec(LOOKUP), asked=False)
     if not target.default_draft:
@@ -210,6 +223,15 @@ def _choose_draft(asked: str | None, target: ModelRef, catalog: Catalog, state: 
     return _off(f"{ref.id} is not on this disk; localspec pull {shell_word(target.id)} --draft {ref.id}")
 
 
+def _carries_block(target: ModelRef) -> bool:
+    if target.path is None:
+        return False
+    try:
+        return gguf.read_header(target.path).next_token_block
+    except LocalspecError:
+        return False  # what is wrong with the file is said when it is opened
+
+
 def _off(reason: str) -> _Choice:
     return _Choice(DraftSpec(NO_DRAFT, off_reason=reason), asked=False)
 
@@ -219,6 +241,8 @@ def _named_draft(name: str, target: ModelRef, catalog: Catalog) -> _Choice:
         return _Choice(DraftSpec(NO_DRAFT, off_reason="switched off with --draft none"))
     if name.lower() == LOOKUP:
         return _Choice(DraftSpec(LOOKUP))
+    if name.lower() == MTP:
+        return _Choice(DraftSpec(MTP))
     return _Choice(DraftSpec("model"), catalog.resolve(name, role="draft", target=target))
 
 
@@ -226,6 +250,8 @@ def _pair(
     target: Path, draft: Path, choice: _Choice, *, force: bool
 ) -> tuple[DraftSpec, pairing.Verdict | None]:
     """The drafter after the check: the model, or none with the reason where nobody asked for it."""
+    if gguf.read_header(draft).kind == "draft-head":
+        return DraftSpec(MTP, str(draft)), None  # a sidecar; the engine tells whether it can run it
     try:
         verdict = pairing.check(target, draft)
     except LocalspecError as error:

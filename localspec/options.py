@@ -40,8 +40,8 @@ OPTIONS: dict[str, Option] = {
     "target": Option("TARGET", "The model that answers: " + _MODEL + ".", _MODEL, "qwen3.8-27b"),
     "draft": Option(
         "--draft",
-        "What drafts: a size word (4b), a .gguf file, a catalogue name, a hub repo[:quant], lookup, or none.",
-        "a size word of the target's family, " + _MODEL + ", lookup, or none",
+        "What drafts: a size word (4b), a .gguf file, a catalogue name, a hub repo[:quant], lookup, mtp, or none.",
+        "a size word of the target's family, " + _MODEL + ", lookup, mtp, or none",
     ),
     "n_draft": Option(
         "--n-draft",

@@ -10,7 +10,7 @@ from localspec.errors import CatalogError, ModelFileError, PairingError, UsageEr
 from localspec.launch import prepare
 from localspec.models import demo, hubcache
 from localspec.settings import Settings, State, load_state
-from tests.gguf_files import header_only, random_llama, random_qwen3next, script_model
+from tests.gguf_files import header_only, random_llama, random_qwen3next, random_qwen35, script_model
 
 
 @pytest.fixture(autouse=True)
@@ -220,3 +220,44 @@ def test_a_wrong_size_names_what_is_on_offer():
 
 def test_random_llama_is_a_target(tmp_path):
     assert launch(random_llama(tmp_path / "r.gguf"), "lookup").load.draft.kind == "lookup"
+
+
+# ------------------------------------------------------------------ the target's own block
+
+
+def test_a_target_with_a_next_token_block_drafts_with_it_unasked(tmp_path, files):
+    own = random_qwen35(tmp_path / "own.gguf", n_nextn=1)
+    made = launch(own)
+    assert (made.load.draft.kind, made.load.draft.path, made.draft_name) == ("mtp", "", "mtp")
+    assert launch(own, "mtp").load.draft.kind == "mtp"
+    assert launch(own, "lookup").load.draft.kind == "lookup"
+    assert launch(own, "none").load.draft.kind == "none"
+    assert launch(own, state=State("", {str(own): "lookup"})).load.draft.kind in ("lookup", "mtp")
+
+
+def test_mtp_without_a_block_is_refused(files):
+    with pytest.raises(PairingError, match="carries no next-token block"):
+        launch(files["target"], "mtp")
+
+
+def test_a_sidecar_is_a_block_too(tmp_path):
+    target = random_qwen35(tmp_path / "target.gguf")
+    sidecar = random_qwen35(tmp_path / "mtp-target.gguf", n_nextn=1, sidecar=True)
+    made = launch(target, sidecar)
+    assert (made.load.draft.kind, made.load.draft.path) == ("mtp", str(sidecar))
+
+
+def test_the_length_is_chosen_by_price_unless_it_is_named(files):
+    def length(**settings):
+        load = launch(files["target"], files["draft"], **settings).load
+        return load.n_draft, load.auto
+
+    assert length() == (31, True)
+    assert length(n_draft="auto:8") == (8, True)
+    assert length(n_draft=8) == (8, False)
+
+
+def test_the_demo_drafts_a_fixed_length_since_it_is_there_to_show_drafting(files):
+    put_demo(files)
+    assert (launch("demo").load.n_draft, launch("demo").load.auto) == (4, False)
+    assert launch("demo", n_draft="auto").load.auto

@@ -70,7 +70,8 @@ class Context:
         params.n_seq_max = 2 if branches else 1
         params.kv_unified = True  # branches share the cells that they have in common
         self.has_state = model.has_state and block_of is None  # the blocks have attention only
-        params.n_rs_seq = snapshots if self.has_state else 0
+        # llama.cpp keeps snapshots + 1 tokens of a batch together and aborts when they fill it.
+        params.n_rs_seq = max(min(snapshots, n_batch - 2), 0) if self.has_state else 0
         if block_of is not None:
             params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
             params.ctx_other = block_of.handle

@@ -21,13 +21,9 @@ from localspec.errors import DecodeError, LoadError
 from localspec.llama.context import Context, Outputs
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
+from localspec.models.gguf_facts import NEXT_TOKEN_ARCHITECTURES
 
 Hidden = npt.NDArray[np.float32]
-
-ARCHITECTURES = ("qwen35", "qwen35moe", "glm4moe")
-"""Where the block has one layer and a cache of its own, and hands out the hidden states of all tokens of a batch.
-Others chain several blocks (step35), share the target's cache (gemma4-assistant) or hand out the states of the output
-rows only (mimo2, deepseek4): llama.cpp aborts the process when it is asked for more."""
 
 _FUNCTIONS = ("llama_set_embeddings_nextn", "llama_get_embeddings_nextn", "llama_get_embeddings_nextn_ith")
 
@@ -43,7 +39,7 @@ def unusable(model: Model, target: Model | None = None) -> str:
     if model.n_nextn == 0:
         return f"{name} carries no next-token block, or it was not loaded"
     architecture = model.metadata("general.architecture") or ""
-    if architecture not in ARCHITECTURES:
+    if architecture not in NEXT_TOKEN_ARCHITECTURES:
         return f"the next-token blocks of {architecture or 'this architecture'} are not supported"
     if model.n_nextn > 1:
         return f"{name} has {model.n_nextn} next-token blocks, and llama.cpp runs one for {architecture}"

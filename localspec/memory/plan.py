@@ -137,7 +137,11 @@ class _Planner:
         self.shape = shape
         self.target = ModelSizes(target, shape)
         # A draft's context is as long as the target's. Its own state needs as many snapshots.
-        self.draft = ModelSizes(draft, replace(shape, n_ctx=self.target.n_ctx)) if draft is not None else None
+        self.draft = (
+            ModelSizes(draft, replace(shape, n_ctx=self.target.n_ctx, next_token_blocks=False))
+            if draft is not None
+            else None
+        )
 
     def budget(self, *, margin: bool) -> _Budget:
         gpu: int | None = 0
@@ -182,6 +186,7 @@ def plan(
     draft_gpu_layers: int = -1,
     n_rs_seq: int = 0,
     n_outputs: int = 32,
+    next_token_blocks: bool = False,
 ) -> Plan:
     """Decide where weights, caches and buffers of a pair go.
 
@@ -197,6 +202,7 @@ def plan(
         draft_gpu_layers: The same for the draft.
         n_rs_seq: Snapshots of a recurrent state; the state is kept 1 + n_rs_seq times.
         n_outputs: Rows of logits that one batch can give.
+        next_token_blocks: The target's own next-token blocks are run as its drafter.
 
     Returns:
         The plan. `keep_draft` is False when the draft was dropped, and a note says so.
@@ -205,7 +211,7 @@ def plan(
         OutOfMemoryError: Not even the target alone fits, or not the layers that were asked for.
         UsageError: Unknown cache type.
     """
-    shape = Shape(n_ctx, n_batch, kv_type, n_rs_seq, n_outputs)
+    shape = Shape(n_ctx, n_batch, kv_type, n_rs_seq, n_outputs, next_token_blocks)
     planner = _Planner(target, draft, devices, ram, shape)
     all_target = planner.target.all_layers
     wanted = planner.place("target", gpu_layers if gpu_layers >= 0 else all_target)

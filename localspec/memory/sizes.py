@@ -62,6 +62,8 @@ class Shape:
     """Snapshots of a recurrent state."""
     n_outputs: int = 32
     """Rows of logits that one batch can give."""
+    next_token_blocks: bool = False
+    """The file's next-token blocks are loaded too, with a cache of their own."""
 
 
 class ModelSizes:
@@ -90,7 +92,7 @@ class ModelSizes:
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """The blocks in order. Next-token blocks are in the file but are not loaded for a plain target."""
+        """The blocks in order. Next-token blocks are in the file; unless they are run, they are not loaded."""
         blocks: dict[int, dict[str, TensorInfo]] = {}
         for tensor in self.header.tensors:
             match = _BLOCK.match(tensor.name)
@@ -102,6 +104,8 @@ class ModelSizes:
         return tuple(
             self._layer(i, blocks.get(i, {}), has_cache=i < trunk - shared)
             if i < trunk
+            else self._layer(i, blocks.get(i, {}), has_cache=True)
+            if self.shape.next_token_blocks
             else Layer(0, 0, 0, 0)
             for i in range(count)
         )

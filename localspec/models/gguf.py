@@ -120,6 +120,18 @@ class Header:
         return not self.is_recurrent and (self.architecture in facts.HYBRID or self.recurrent_layers > 0)
 
     @property
+    def next_token_block(self) -> bool:
+        """The file carries a next-token-prediction block that can be run as the model's own drafter.
+
+        The metadata key alone is not enough: files exist that name a block and leave its tensors out.
+        """
+        return (
+            self.architecture in facts.NEXT_TOKEN_ARCHITECTURES
+            and self.n_nextn == 1
+            and any(".nextn.eh_proj." in tensor.name for tensor in self.tensors)
+        )
+
+    @property
     def supports_rollback(self) -> bool:
         """Rejected tokens can be taken back out of the memory, as drafting needs it."""
         return not (self.is_recurrent or self.is_hybrid) or self.architecture in facts.CAN_ROLL_BACK

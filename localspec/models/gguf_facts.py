@@ -135,6 +135,11 @@ HYBRID = frozenset(
 PARALLEL = frozenset({"falcon-h1"})
 """Hybrid in every layer: attention and a state side by side."""
 
+NEXT_TOKEN_ARCHITECTURES = ("qwen35", "qwen35moe", "glm4moe")
+"""Where a next-token block has one layer and a cache of its own, and hands out the hidden states of all tokens of a
+batch. Others chain several blocks (step35), share the target's cache (gemma4-assistant) or hand out the states of the
+output rows only (mimo2, deepseek4): llama.cpp aborts the process when it is asked for more."""
+
 CAN_ROLL_BACK = frozenset(
     {
         *("kimi-k3", "qwen35", "qwen35moe", "qwen4exp", "deepseek4", "glm5-next", "nemotron_h"),

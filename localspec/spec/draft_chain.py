@@ -42,6 +42,10 @@ class ChainDrafter(Drafter):
         self.lookup.begin(ids)
         self.other.begin(ids, cancelled=cancelled)
 
+    def reach(self, keep: int) -> int:
+        """See `Drafter.reach`."""
+        return self.other.reach(keep)
+
     def draft(self, ids: Sequence[int], k: int, sampler: Sampler, go_on: GoOn = always) -> Draft:
         """See `Drafter.draft`."""
         found = self.lookup.draft(ids, k, sampler)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -16,6 +16,7 @@ from localspec.llama import backend
 from localspec.llama.context import Context
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
+from localspec.llama.mtp import NextTokenBlock
 from localspec.llama.template import ChatTemplate
 from localspec.memory import devices, hardware
 from localspec.memory.plan import Plan, plan
@@ -23,6 +24,7 @@ from localspec.models.gguf import Header, read_header
 from localspec.spec.draft_chain import ChainDrafter
 from localspec.spec.draft_lookup import LookupDrafter
 from localspec.spec.draft_model import ModelDrafter
+from localspec.spec.draft_mtp import MtpDrafter
 from localspec.spec.drafter import Drafter
 from localspec.spec.engine import Engine
 from localspec.worker.prices import SHADOW_ROWS, Prices
@@ -45,15 +47,14 @@ class Loaded:
     template: ChatTemplate
     ready: Ready
     prices: Prices
-    models: list[Model] = field(default_factory=list)
-    contexts: list[Context] = field(default_factory=list)
+    drafters: list[Drafter]
+    """Those that hold native memory of their own."""
+    contexts: list[Context]
+    models: list[Model]
 
     def close(self) -> None:
-        """Give all memory back: contexts before their models."""
-        for context in self.contexts:
-            context.close()
-        for model in self.models:
-            model.close()
+        """Give all memory back: what uses a context before the context, contexts before their models."""
+        _close(self.drafters, self.contexts, self.models)
 
 
 class Loader:
@@ -75,6 +76,7 @@ class Loader:
         self._cancelled = cancelled
         self._models: list[Model] = []
         self._contexts: list[Context] = []
+        self._drafters: list[Drafter] = []
         self._notes: list[str] = []
         self._threads = command.threads or default_threads()
 
@@ -106,12 +108,13 @@ class Loader:
             min(command.n_draft, _AUTO_SNAPSHOTS) if command.auto and _has_state(header) else command.n_draft
         )
         snapshots = max(longest, 1) if drafts and _has_state(header) else 0
-        memory_plan = self._plan(header, draft_header, n_ctx, snapshots)
+        inside = drafts and command.draft.kind == "mtp" and not command.draft.path
+        memory_plan = self._plan(header, draft_header, n_ctx, snapshots, next_token_blocks=inside)
         if draft_header is not None and not memory_plan.keep_draft:
             draft_header, drafts = None, False
             off_reason = "target and draft do not fit into memory together"
 
-        target = self._model(header, memory_plan.gpu_layers, "target")
+        target = self._model(header, memory_plan.gpu_layers, "target", next_token_blocks=inside)
         context = self._context(
             target,
             n_ctx,
@@ -122,7 +125,7 @@ class Loader:
         if drafts:
             try:
                 drafter, draft_model = self._drafter(
-                    draft_header, target, n_ctx, memory_plan.draft_gpu_layers
+                    draft_header, target, context, memory_plan.draft_gpu_layers
                 )
             except LocalspecError as error:
                 if self._cancelled():
@@ -153,20 +156,23 @@ class Loader:
             versions={"localspec": __version__, **backend.versions()},
             notes=tuple(self._notes),
         )
-        return Loaded(engine, template, ready, prices, self._models, self._contexts)
+        return Loaded(engine, template, ready, prices, self._drafters, self._contexts, self._models)
 
     def _draft_header(self, spec: DraftSpec) -> tuple[Header | None, str]:
         """The draft's header, and why there is no draft."""
-        if spec.kind != "model":
+        if spec.kind != "model" and not (spec.kind == "mtp" and spec.path):
             return None, spec.off_reason
         try:
             header = read_header(Path(spec.path))
-            header.require_model("draft")
+            if spec.kind == "model":
+                header.require_model("draft")
         except LocalspecError as error:
             return None, error.message.rstrip(".")
         return header, ""
 
-    def _plan(self, target: Header, draft: Header | None, n_ctx: int, snapshots: int) -> Plan:
+    def _plan(
+        self, target: Header, draft: Header | None, n_ctx: int, snapshots: int, *, next_token_blocks: bool
+    ) -> Plan:
         command = self._command
         found = devices.gpus(backend.gpus) if backend.supports_gpu_offload() else ()
         if not backend.supports_gpu_offload():
@@ -187,11 +193,14 @@ class Loader:
             draft_gpu_layers=command.draft.gpu_layers,
             n_rs_seq=snapshots,
             n_outputs=1 + max(MAX_DRAFT, command.n_draft),
+            next_token_blocks=next_token_blocks,
         )
         self._notes.extend(result.notes)
         return result
 
-    def _model(self, header: Header, gpu_layers: int, stage: str) -> Model:
+    def _model(
+        self, header: Header, gpu_layers: int, stage: str, *, next_token_blocks: bool = False
+    ) -> Model:
         shown = -1.0
 
         def progress(fraction: float) -> bool:
@@ -201,7 +210,13 @@ class Loader:
                 self._send(LoadProgress(stage, fraction, header.path.name))  # type: ignore[arg-type]
             return not self._cancelled()
 
-        model = Model(header.path, gpu_layers=gpu_layers, log=self._log, progress=progress)
+        model = Model(
+            header.path,
+            gpu_layers=gpu_layers,
+            next_token_blocks=next_token_blocks,
+            log=self._log,
+            progress=progress,
+        )
         self._models.append(model)
         if self._cancelled():
             raise LoadError(f"Loading {header.path.name} was stopped.")
@@ -225,15 +240,39 @@ class Loader:
         return context
 
     def _drafter(
-        self, header: Header | None, target: Model, n_ctx: int, gpu_layers: int
+        self, header: Header | None, target: Model, target_context: Context, gpu_layers: int
     ) -> tuple[Drafter, Model | None]:
-        if header is None:
+        kind = self._command.draft.kind
+        if kind == "lookup":
             return LookupDrafter(), None
-        model = self._model(header, gpu_layers, "draft")
-        limit = min(n_ctx, header.n_ctx_train or n_ctx)
-        context = self._context(model, limit, max_outputs=SHADOW_ROWS, branches=model.has_state)
-        drafter = ModelDrafter(context, name=header.path.name, n_vocab=target.vocab.n_tokens)
+        model = None
+        if header is not None:
+            model = self._model(header, gpu_layers, "draft", next_token_blocks=kind == "mtp")
+        drafter = (
+            self._block_drafter(model or target, target, target_context)
+            if kind == "mtp" or model is None
+            else self._model_drafter(model, target, target_context.n_ctx)
+        )
         return ChainDrafter(drafter) if self._command.auto else drafter, model
+
+    def _model_drafter(self, model: Model, target: Model, n_ctx: int) -> Drafter:
+        limit = min(n_ctx, model.n_ctx_train or n_ctx)
+        context = self._context(model, limit, max_outputs=SHADOW_ROWS, branches=model.has_state)
+        return ModelDrafter(context, name=model.path.name, n_vocab=target.vocab.n_tokens)
+
+    def _block_drafter(self, model: Model, target: Model, target_context: Context) -> Drafter:
+        block = NextTokenBlock(
+            model,
+            target_context,
+            target,
+            max_outputs=SHADOW_ROWS,
+            kv_type=self._command.kv_type,
+            threads=self._threads,
+            log=self._log,
+        )
+        drafter = MtpDrafter(block, n_vocab=target.vocab.n_tokens)
+        self._drafters.append(drafter)
+        return drafter
 
     def _price_key(self, target: Header, draft: Header | None, memory_plan: Plan) -> tuple[object, ...]:
         """What the times of a round depend on."""
@@ -296,10 +335,16 @@ class Loader:
         )
 
     def _close(self) -> None:
-        for context in self._contexts:
-            context.close()
-        for model in self._models:
-            model.close()
+        _close(self._drafters, self._contexts, self._models)
+
+
+def _close(drafters: Sequence[Drafter], contexts: Sequence[Context], models: Sequence[Model]) -> None:
+    for drafter in drafters:
+        drafter.close()
+    for context in contexts:
+        context.close()
+    for model in models:
+        model.close()
 
 
 def default_threads() -> int:

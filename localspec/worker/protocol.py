@@ -20,9 +20,9 @@ from localspec.spec.events import DraftStatus, Finished, PromptProgress, Round, 
 class DraftSpec:
     """What drafts."""
 
-    kind: Literal["none", "model", "lookup"] = "none"
+    kind: Literal["none", "model", "lookup", "mtp"] = "none"
     path: str = ""
-    """The GGUF file of a `model` drafter."""
+    """The GGUF file of a `model` drafter; of `mtp` the sidecar, or empty where the target carries the block."""
     gpu_layers: int = -1
     force: bool = False
     """Pair even when the vocabularies differ."""

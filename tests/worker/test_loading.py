@@ -89,6 +89,51 @@ def test_a_hybrid_target_gets_snapshots_for_its_draft_length(load: Opener, tmp_p
     assert load(target).engine.context.snapshots == 0
 
 
+@pytest.mark.parametrize("sidecar", [False, True])
+@pytest.mark.parametrize("auto", [False, True])
+def test_the_targets_own_block_drafts(load: Opener, tmp_path: Path, auto: bool, sidecar: bool) -> None:
+    from localspec.models.gguf import read_header
+    from localspec.spec.engine import Request
+    from localspec.spec.events import Finished, Sampling
+
+    target = gguf_files.random_qwen35(tmp_path / "target.gguf", n_nextn=0 if sidecar else 1)
+    assert read_header(target).next_token_block is not sidecar
+    path = str(gguf_files.random_qwen35(tmp_path / "mtp.gguf", n_nextn=1, sidecar=True)) if sidecar else ""
+
+    def ids(loaded: Loaded) -> tuple[int, ...]:
+        request = Request(
+            [1, *range(5, 30)], Sampling(temperature=0.7, seed=1), max_tokens=60, ignore_eos=True
+        )
+        last = list(loaded.engine.generate(request))[-1]
+        assert isinstance(last, Finished)
+        return last.token_ids
+
+    plain = ids(load(target))
+    loaded = load(target, DraftSpec("mtp", path), auto=auto)
+    assert loaded.ready.draft.state == "on"
+    assert "mtp" in loaded.ready.draft.name
+    assert ids(loaded) == plain
+
+
+def test_a_target_without_a_block_says_so(load: Opener, tmp_path: Path) -> None:
+    loaded = load(gguf_files.random_qwen35(tmp_path / "target.gguf"), DraftSpec("mtp"))
+    assert loaded.ready.draft.state == "off"
+    assert "carries no next-token block" in loaded.ready.draft.reason
+
+
+@pytest.mark.parametrize("n_batch", [8, 9, 16])
+def test_a_batch_hardly_larger_than_the_draft(load: Opener, tmp_path: Path, n_batch: int) -> None:
+    """llama.cpp aborts the process when a hybrid's batch is filled by the tokens that it keeps together."""
+    from localspec.spec.engine import Request
+    from localspec.spec.events import Sampling
+
+    loaded = load(
+        gguf_files.random_qwen35(tmp_path / "t.gguf"), DraftSpec("lookup"), n_batch=n_batch, n_draft=7
+    )
+    list(loaded.engine.generate(Request([1, *range(5, 60)] * 2, Sampling(temperature=0), max_tokens=60)))
+    assert loaded.engine.n_draft == min(7, n_batch - 2)
+
+
 @pytest.mark.parametrize("broken", ["missing", "no model"])
 def test_a_draft_that_cannot_be_used_is_left_out_with_its_reason(
     load: Opener, tiny: Path, tmp_path: Path, broken: str
