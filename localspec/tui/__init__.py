@@ -1,1 +1,4 @@
-"""The terminal interface."""
+"""The terminal interface: conversation, prompt and live figures.
+
+`localspec.tui.app.run_app` starts it. Nothing here is imported before a person asks for the interface.
+"""

@@ -1,0 +1,201 @@
+"""What the slash commands do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localspec.errors import UsageError
+from localspec.options import MAX_N_DRAFT
+from localspec.tui import text
+from localspec.tui.commands import Command, integer, number, parse
+from localspec.worker.protocol import Configure
+
+if TYPE_CHECKING:
+    from localspec.tui.screens.chat import ChatScreen
+
+
+class Commands:
+    """Runs slash commands on a chat.
+
+    Args:
+        chat: The screen whose session and widgets the commands change.
+    """
+
+    def __init__(self, chat: ChatScreen) -> None:
+        self._chat = chat
+        self._does: dict[str, Callable[[Command, str], str | None]] = {
+            "/help": self._help,
+            "/draft": self._draft,
+            "/n-draft": self._n_draft,
+            "/temp": self._temp,
+            "/top-p": self._share,
+            "/min-p": self._share,
+            "/top-k": self._top_k,
+            "/seed": self._seed,
+            "/system": self._system,
+            "/regenerate": self._regenerate,
+            "/drop": self._drop,
+            "/copy": self._copy,
+            "/colour": self._colour,
+            "/thinking": self._thinking,
+            "/stats": self._stats,
+            "/theme": self._theme,
+            "/clear": self._clear,
+            "/quit": self._quit,
+        }
+
+    def run(self, line: str) -> str | None:
+        """Run one command line.
+
+        Returns:
+            The confirmation to show, None where the effect is to be seen anyway or comes later.
+
+        Raises:
+            UsageError: Unknown command, bad value, or nothing to act on.
+        """
+        command, argument = parse(line)
+        return self._does[command.name](command, argument)
+
+    # ---------------------------------------------------------------- drafting
+
+    def _draft(self, command: Command, argument: str) -> str | None:
+        wanted = {"on": True, "off": False}.get(argument.lower())
+        if wanted is None:
+            raise UsageError(f"{command.name} takes on or off, not “{argument}”.", hint="/draft on")
+        return self._configure(
+            Configure(draft_on=wanted), f"Drafting will be {argument.lower()} after the next load."
+        )
+
+    def _n_draft(self, command: Command, argument: str) -> str | None:
+        length = integer(command, argument, 0, MAX_N_DRAFT)
+        return self._configure(
+            Configure(n_draft=length), f"The draft length will be {length} after the next load."
+        )
+
+    def _configure(self, change: Configure, later: str) -> str | None:
+        # The engine's answer is the confirmation: it knows whether there is a draft to turn on.
+        self._chat.confirm_draft()
+        self._chat.worker.configure(change)
+        return None if self._chat.worker.alive else f"{later} after the next load."
+
+    # ---------------------------------------------------------------- sampling
+
+    def _sample(self, **changes: Any) -> None:
+        session = self._chat.session
+        session.sampling = replace(session.sampling, **changes)
+
+    def _when(self) -> str:
+        return " from the next answer on" if self._chat.busy else ""
+
+    def _temp(self, command: Command, argument: str) -> str:
+        value = number(command, argument, 0, 5)
+        self._sample(temperature=value)
+        greedy = ": always the most likely token" if value == 0 else ""
+        return f"Temperature is {value:g}{self._when()}{greedy}."
+
+    def _share(self, command: Command, argument: str) -> str:
+        value = number(command, argument, 0, 1)
+        field = command.name[1:].replace("-", "_")
+        self._sample(**{field: value})
+        return f"{command.name[1:]} is {value:g}{self._when()}."
+
+    def _top_k(self, command: Command, argument: str) -> str:
+        value = integer(command, argument, 0, 1_000_000)
+        self._sample(top_k=value)
+        return f"top-k is {value}{self._when()}{'' if value else ': all tokens'}."
+
+    def _seed(self, command: Command, argument: str) -> str:
+        value = integer(command, argument, 0, 2**64 - 1)
+        self._sample(seed=value)
+        return f"The seed is {value}{self._when()}."
+
+    # ------------------------------------------------------------ conversation
+
+    def _system(self, command: Command, argument: str) -> str:
+        session = self._chat.session
+        if not argument:
+            said = session.system
+            return f"System message: {said}" if said else "There is no system message. /system TEXT sets one."
+        session.set_system("" if argument == "clear" else argument)
+        state = "cleared" if argument == "clear" else "set"
+        return f"System message {state}{self._when() or ' for the next answer'}."
+
+    def _regenerate(self, command: Command, argument: str) -> None:
+        if not self._chat.session.messages:
+            raise UsageError("There is nothing to answer yet.")
+        self._chat.when_idle(self._chat.regenerate, stop=True)
+
+    def _drop(self, command: Command, argument: str) -> None:
+        self._chat.when_idle(self._chat.drop_oldest, stop=True)
+
+    def _clear(self, command: Command, argument: str) -> None:
+        self._chat.when_idle(self._chat.clear, stop=True)
+
+    # ------------------------------------------------------------------ screen
+
+    def _help(self, command: Command, argument: str) -> None:
+        self._chat.action_help()
+
+    def _quit(self, command: Command, argument: str) -> None:
+        self._chat.leave()
+
+    def _colour(self, command: Command, argument: str) -> None:
+        self._chat.action_colour()
+
+    def _thinking(self, command: Command, argument: str) -> None:
+        self._chat.action_thinking()
+
+    def _theme(self, command: Command, argument: str) -> str:
+        app = self._chat.app
+        names = sorted(app.available_themes)
+        if not argument:
+            return f"The theme is {app.theme}. There are: {', '.join(names)}."
+        if argument not in names:
+            raise UsageError(f"There is no theme “{argument}”.", why=f"There are: {', '.join(names)}.")
+        app.theme = argument
+        return f"The theme is {argument}."
+
+    def _copy(self, command: Command, argument: str) -> str | None:
+        answer = self._chat.last_answer()
+        if not answer:
+            raise UsageError("There is no answer to copy yet.")
+        if not argument:
+            self._chat.copy(answer)
+            return None
+        path = Path(argument).expanduser()
+        if path.exists():
+            raise UsageError(f"{path} exists; it is left as it is.", hint="/copy ANOTHER-FILE")
+        try:
+            path.write_text(answer, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"{path} cannot be written.", why=f"{error.strerror}.", hint="/copy ~/answer.md"
+            ) from error
+        return f"Saved the last answer to {path}."
+
+    def _stats(self, command: Command, argument: str) -> str:
+        stats = self._chat.figures.stats
+        if not stats.prompt_tokens:
+            raise UsageError("There are no figures yet: nothing was answered.")
+        rounds = f"{stats.rounds:,} rounds: drafted {stats.drafted:,}, accepted {stats.accepted:,}"
+        mean = stats.mean_accepted_length
+        lines = [
+            f"prompt    {stats.prompt_tokens:,} tokens, {stats.reused_tokens:,} of them reused; "
+            f"{text.rate(stats.prompt_tok_s)} tok/s",
+            f"answer    {stats.completion_tokens:,} tokens; first after {text.seconds(stats.ttft_s)}, "
+            f"then {text.rate(stats.decode_tok_s)} tok/s",
+            f"drafting  {rounds} ({text.percent(stats.acceptance_rate)}); "
+            f"mean accepted length {text.NOTHING if mean is None else format(mean, '.2f')}",
+            _positions("accepted at position, of those that got there", stats.per_position),
+            _positions("the same, of all that were drafted", stats.per_position_unconditional),
+            f"time      draft {text.seconds(stats.draft_s)}, verify {text.seconds(stats.verify_s)}, "
+            f"rest {text.seconds(stats.other_s)}",
+        ]
+        return "\n".join(line for line in lines if line)
+
+
+def _positions(label: str, shares: tuple[float, ...]) -> str:
+    return f"{label}: " + ", ".join(text.percent(share) for share in shares) if shares else ""

@@ -1,0 +1,70 @@
+"""A growing text that stays cheap to paint."""
+
+from __future__ import annotations
+
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+_CHUNK = 1_500  # characters after which the next line goes into a new widget
+
+
+class Chunks(Vertical):
+    """Styled text that only grows. Only its last widget is laid out again."""
+
+    def __init__(self, *, classes: str = "") -> None:
+        super().__init__(classes=classes)
+        self._parts: list[tuple[str, str]] = []
+        self._length = 0
+        self._last: Static | None = None
+        self._lines = 0
+
+    def write(self, runs: list[tuple[str, str]]) -> None:
+        """Append text.
+
+        Args:
+            runs: Clean texts and their styles (empty = none), in reading order.
+        """
+        for text, style in runs:
+            rest = text
+            while rest:
+                room = self._length >= _CHUNK
+                head, newline, after = rest.partition("\n") if room else (rest, "", "")
+                self._add(head, style)
+                if room and newline:
+                    self._finish()
+                rest = after
+        self._paint()
+
+    def clear(self) -> None:
+        """Start again with nothing."""
+        self._parts, self._length, self._last, self._lines = [], 0, None, 0
+        self.remove_children()
+
+    def _add(self, text: str, style: str) -> None:
+        if not text:
+            return
+        if self._parts and self._parts[-1][1] == style:
+            self._parts[-1] = (self._parts[-1][0] + text, style)
+        else:
+            self._parts.append((text, style))
+        self._length += len(text)
+
+    def _finish(self) -> None:
+        # The line end that starts the new widget is not repeated in it.
+        if not self._parts:
+            self._parts.append((" ", ""))
+        self._paint()
+        self._parts, self._length, self._last, self._lines = [], 0, None, 0
+
+    def _paint(self) -> None:
+        if not self._parts:
+            return
+        content = Content.assemble(*(part if part[1] else part[0] for part in self._parts))
+        if self._last is None:
+            self._last = Static(content, markup=False)
+            self.mount(self._last)
+        else:
+            lines = content.get_height({}, max(1, self._last.content_size.width))
+            self._last.update(content, layout=lines != self._lines)
+            self._lines = lines

@@ -1,0 +1,76 @@
+"""The engine on SmolLM2-135M: real text, real acceptance, the same ids whatever drafts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.spec.draft_model import ModelDrafter
+from localspec.spec.engine import Engine, Request
+from localspec.spec.events import Finished, Sampling
+from tests.spec.conftest import Bench
+
+pytestmark = pytest.mark.weights
+
+QUESTIONS = (
+    "Write a Python function that reverses a string.",
+    "Now add a docstring.",
+    "Thanks. Repeat the whole function.",
+)
+
+
+def talk(engine: Engine, sampling: Sampling) -> list[Finished]:
+    ids: list[int] = []
+    answers = []
+    for question in QUESTIONS:
+        ids += engine.vocab.tokenize(f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n")
+        last = list(engine.generate(Request(list(ids), sampling, max_tokens=48)))[-1]
+        assert isinstance(last, Finished)
+        answers.append(last)
+        ids += [*last.token_ids, *engine.vocab.tokenize("<|im_end|>\n")]
+    return answers
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_three_turns_with_any_draft_are_the_same_text(
+    bench: Bench, demo_pair: tuple[Path, Path], temperature: float, kv_type: str
+) -> None:
+    target, draft = demo_pair
+    sampling = Sampling(temperature=temperature, top_p=0.9, seed=7)
+    options = {"kv_type": kv_type, "n_ctx": 1024, "threads": 2}
+    plain = [answer.token_ids for answer in talk(bench.engine(target, **options), sampling)]
+    assert sum(map(len, plain)) > 60
+    for other, n_draft in ((draft, 1), (draft, 4), (draft, 16), (target, 7), ("lookup", 5)):
+        answers = talk(bench.engine(target, other, n_draft, **options), sampling)
+        assert [answer.token_ids for answer in answers] == plain, (other, n_draft)
+        if other == draft and n_draft == 4:
+            accepted = sum(answer.stats.accepted for answer in answers)
+            assert accepted / sum(answer.stats.drafted for answer in answers) > 0.25
+        # Each later turn finds the earlier ones in both caches.
+        assert all(answer.stats.reused_tokens > 40 for answer in answers[1:])
+
+
+def test_shared_noise_accepts_more_than_a_greedy_draft(bench: Bench, demo_pair: tuple[Path, Path]) -> None:
+    """The draft that uses the target's noise agrees more often than one that proposes its likeliest token."""
+    target, draft = demo_pair
+
+    def accepted_length(greedy: bool) -> float:
+        engine = bench.engine(target, draft, 3, n_ctx=1024, threads=2)
+        assert isinstance(engine.drafter, ModelDrafter)
+        if greedy:
+            from localspec.spec.sampling import Sampler
+
+            original = engine.drafter.draft
+            likeliest = Sampler(Sampling(temperature=0))
+            engine.drafter.draft = lambda ids, k, _sampler, go_on: original(ids, k, likeliest, go_on)  # type: ignore[method-assign]
+        tokens = rounds = 0
+        for seed in range(3):
+            answers = talk(engine, Sampling(temperature=1.0, top_p=0.95, seed=seed))
+            tokens += sum(answer.stats.accepted + answer.stats.rounds for answer in answers)
+            rounds += sum(answer.stats.rounds for answer in answers)
+            engine.clear()
+        return tokens / rounds
+
+    assert accepted_length(greedy=False) > 1.05 * accepted_length(greedy=True)

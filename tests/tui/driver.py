@@ -1,0 +1,121 @@
+"""The app with the scripted engine, driven by Textual's pilot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from textual import events
+from textual.pilot import Pilot
+
+from localspec.chat.session import Session
+from localspec.tui.app import LocalspecApp
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.widgets.notices import Notice
+from localspec.worker.process import Worker
+from localspec.worker.protocol import DraftSpec, Load
+
+TARGET = "/models/target.gguf"
+DRAFT = DraftSpec(kind="model", path="/models/draft.gguf")
+
+
+@dataclass
+class Pair:
+    """What the app needs of a launch."""
+
+    load: Load | None
+    notes: tuple[str, ...] = ()
+    remembered: int = 0
+
+    def remember(self) -> None:
+        self.remembered += 1
+
+
+@dataclass
+class Chat:
+    """A running app."""
+
+    app: LocalspecApp
+    pilot: Pilot[None]
+    worker: Worker
+    session: Session
+    pair: Pair
+
+    @property
+    def screen(self) -> ChatScreen:
+        return self.app.chat
+
+    async def until(self, condition: Callable[[], object], seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError("it did not come\n" + self.words())
+            # Not pilot.pause(): it waits for an idle processor, which a stream does not leave.
+            await asyncio.sleep(0.02)
+
+    async def loaded(self) -> None:
+        await self.until(lambda: not self.screen.busy)
+
+    async def send(self, text: str) -> None:
+        """Type a text (at once) and press Enter."""
+        self.screen.prompt.put(text)
+        self.app.post_message(events.Key("enter", "\r"))
+        await self.until(lambda: self.screen.prompt._enter is not None)
+        await self.until(lambda: self.screen.prompt._enter is None)
+        await asyncio.sleep(0.1)
+
+    async def ask(self, text: str = "hello") -> str:
+        """Send and wait for the whole answer to be on the screen."""
+        await self.send(text)
+        await self.until(
+            lambda: not self.screen.busy and all(a.idle for a in self.screen.conversation.answers())
+        )
+        return self.screen.last_answer()
+
+    def words(self) -> str:
+        """The whole screen as text."""
+        lines = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text.rstrip() for strip in lines)
+
+    def notices(self) -> str:
+        return "\n".join(str(each.content) for each in self.screen.query(Notice))
+
+    def figures(self) -> str:
+        return str(self.screen._view.content)
+
+
+@contextlib.asynccontextmanager
+async def chat(
+    script: str = "",
+    *,
+    size: tuple[int, int] = (80, 24),
+    load: Load | None = None,
+    draft: DraftSpec = DRAFT,
+    wait: bool = True,
+    notes: tuple[str, ...] = (),
+    folder: Path,
+) -> AsyncIterator[Chat]:
+    """The app on a screen of `size` cells; the engine follows `script` (see tests/fake_host.py)."""
+    before = os.environ.get("LOCALSPEC_FAKE")
+    os.environ["LOCALSPEC_FAKE"] = script
+    worker = Worker(host="tests.fake_host:serve", log_file=folder / "engine.log")
+    session = Session(worker, seed=1)
+    pair = Pair(load or Load(target=TARGET, draft=draft), notes)
+    app = LocalspecApp(session, worker, pair)
+    try:
+        async with app.run_test(size=size) as pilot:
+            running = Chat(app, pilot, worker, session, pair)
+            if wait:
+                await running.loaded()
+            yield running
+    finally:
+        await asyncio.to_thread(worker.close, 1.0)
+        if before is None:
+            os.environ.pop("LOCALSPEC_FAKE", None)
+        else:
+            os.environ["LOCALSPEC_FAKE"] = before
