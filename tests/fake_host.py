@@ -127,6 +127,7 @@ class Fake:
         self.load_command = Load(target="")
         self.draft_on = True
         self.n_draft = 0
+        self.auto = False
         self.draft_name = ""
         self.cached = 0
         self.request = 0
@@ -225,7 +226,8 @@ class Fake:
                 )
             )
             return
-        self.draft_on, self.n_draft = True, 4 if command.auto else command.n_draft
+        self.draft_on, self.auto = True, command.auto
+        self.n_draft = 4 if command.auto else command.n_draft
         self.say(self.ready())
 
     @property
@@ -237,7 +239,7 @@ class Fake:
         reason = "" if self.draft_on else "switched off"
         if self.draft_on and self.n_draft == 0:
             reason = "the draft length is 0"
-        return DraftStatus("off" if reason else "on", reason, name, 0 if reason else self.n_draft)
+        return DraftStatus("off" if reason else "on", reason, name, 0 if reason else self.n_draft, self.auto)
 
     def ready(self) -> Ready:
         command = self.load_command
@@ -266,7 +268,7 @@ class Fake:
         if command.draft_on is not None:
             self.draft_on = command.draft_on
         if command.n_draft is not None:
-            self.n_draft = command.n_draft
+            self.n_draft, self.auto = command.n_draft, bool(command.auto)
         self.conn.send((number, DraftChanged(self.draft)))
 
     # --------------------------------------------------------------- answers

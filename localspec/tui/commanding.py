@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.errors import UsageError
-from localspec.options import MAX_N_DRAFT
+from localspec.options import OPTIONS
+from localspec.settings import Settings, check_value
 from localspec.tui import text
 from localspec.tui.commands import Command, integer, number, parse
 from localspec.worker.protocol import Configure
@@ -65,14 +66,19 @@ class Commands:
         wanted = {"on": True, "off": False}.get(argument.lower())
         if wanted is None:
             raise UsageError(f"{command.name} takes on or off, not “{argument}”.", hint="/draft on")
-        return self._configure(
-            Configure(draft_on=wanted), f"Drafting will be {argument.lower()} after the next load."
-        )
+        return self._configure(Configure(draft_on=wanted), f"Drafting will be {argument.lower()}")
 
     def _n_draft(self, command: Command, argument: str) -> str | None:
-        length = integer(command, argument, 0, MAX_N_DRAFT)
+        try:
+            settings = check_value("n_draft", argument, Settings.model_validate({}))
+        except UsageError:
+            allowed = OPTIONS["n_draft"].allowed
+            raise UsageError(
+                f"{command.name} takes {allowed}, not “{argument}”.", hint="/n-draft auto"
+            ) from None
+        length, auto = settings.draft_length
         return self._configure(
-            Configure(n_draft=length), f"The draft length will be {length} after the next load."
+            Configure(n_draft=length, auto=auto), f"The draft length will be {settings.n_draft}"
         )
 
     def _configure(self, change: Configure, later: str) -> str | None:

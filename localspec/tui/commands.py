@@ -25,7 +25,7 @@ COMMANDS = (
     Command(
         "/draft", "on|off", "turn drafting on or off, in the middle of an answer too", needs_argument=True
     ),
-    Command("/n-draft", "N", "draft length: tokens drafted in each round", needs_argument=True),
+    Command("/n-draft", "N|auto", "draft length: tokens drafted a round; auto goes by price", needs_argument=True),
     Command("/temp", "X", "temperature; 0 always takes the most likely token", needs_argument=True),
     Command("/top-p", "X", "keep the most likely tokens up to this share (0-1)", needs_argument=True),
     Command("/top-k", "N", "keep the N most likely tokens; 0 keeps all", needs_argument=True),

@@ -70,6 +70,9 @@ async def test_draft_commands_while_idle(tmp_path: Path) -> None:
     async with chat("n=5", folder=tmp_path) as c:
         await c.send("/n-draft 2")
         await c.until(lambda: "k 2" in c.words())
+        await c.send("/n-draft auto:5")
+        await c.until(lambda: "Drafting is on, the length by price." in c.notices())
+        await c.until(lambda: "k 5 auto" in c.words())
         await c.send("/draft off")
         await c.until(lambda: "draft: off: switched off" in c.words())
     nothing = DraftSpec(kind="none", off_reason="no draft was asked for")
@@ -109,8 +112,8 @@ async def test_sampling_commands(tmp_path: Path) -> None:
         ("/temp nan", "a number from 0 to 5"),
         ("/top-p 2", "a number from 0 to 1"),
         ("/top-k -1", "a whole number"),
-        ("/n-draft 99", "a whole number from 0 to 16"),
-        ("/n-draft x", "a whole number from 0 to 16"),
+        ("/n-draft 99", "a whole number N from 0 to 16"),
+        ("/n-draft x", "a whole number N from 0 to 16"),
         ("/draft maybe", "on or off"),
         ("/seed -4", "a whole number"),
         ("/draft", "needs a value"),

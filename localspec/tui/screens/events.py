@@ -28,6 +28,7 @@ from localspec.tui.widgets.prompt import Prompt
 from localspec.tui.widgets.title import Title
 from localspec.worker.process import Worker
 from localspec.worker.protocol import DraftChanged, Event, Load, LoadProgress, MemoryUse, Ready
+from localspec.worker.protocol import Notice as EngineNotice
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +155,9 @@ class Events(Screen[None]):
                 self._count(event)
             case DraftChanged():
                 self._draft_changed(event.draft)
+            case EngineNotice():
+                for sentence in event.sentences:
+                    self.say(sentence)
             case _:
                 pass
 
@@ -192,7 +196,8 @@ class Events(Screen[None]):
         self.figures = replace(self.figures, draft=draft)
         if self._confirm_draft:
             self._confirm_draft = False
-            state = f"on, {draft.n_draft} tokens a round" if draft.state == "on" else f"off: {draft.reason}"
+            length = "the length by price" if draft.auto else f"{draft.n_draft} tokens a round"
+            state = f"on, {length}" if draft.state == "on" else f"off: {draft.reason}"
             self.say(f"Drafting is {state}.")
 
     def _ended(self, error: BaseException | None) -> None:

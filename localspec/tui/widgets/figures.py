@@ -101,6 +101,12 @@ def _common(figures: Figures) -> tuple[str, str, str, str]:
     )
 
 
+def _draft_length(draft: DraftStatus) -> str:
+    """`4`, or `4 auto` where each round's length is chosen by price."""
+    shown = str(draft.n_draft) if draft.n_draft else text.NOTHING
+    return f"{shown} auto" if draft.auto else shown
+
+
 def _acceptance(stats: Stats) -> str:
     # A round that drafted nothing is no failure of the draft: no figure rather than 0 %.
     return text.percent(stats.acceptance_rate)
@@ -114,7 +120,7 @@ def strip(figures: Figures, width: int) -> list[Content]:
     """The figures in as few lines as `width` cells allow; the draft's state is never cut."""
     stats = figures.stats
     now, answer, ttft, mean = _common(figures)
-    k = str(figures.draft.n_draft) if figures.draft.n_draft else text.NOTHING
+    k = _draft_length(figures.draft)
     speeds = [_figure("now", f"{now:>5}"), _figure("answer", f"{answer:>5}", "tok/s")]
     accepts = [_figure("accepted", f"{_acceptance(stats):>5}"), _figure("mean length", f"{mean:>5}")]
     speed = [*speeds[0], ("  ", ""), *speeds[1]]
@@ -196,7 +202,7 @@ def panel(figures: Figures, width: int) -> list[Content]:
     row("tokens", f"{stats.completion_tokens:,}" if stats.completion_tokens else text.NOTHING)
     head("Drafting")
     lines.extend(_wrap(draft_parts(figures.draft), width))
-    row("draft length k", str(figures.draft.n_draft) if figures.draft.n_draft else text.NOTHING)
+    row("draft length k", _draft_length(figures.draft))
     row("acceptance rate", *_unit(_acceptance(stats)))
     row("mean accepted length", mean)
     lines.extend(_positions(stats.per_position, width))
