@@ -119,7 +119,7 @@ class Answer:
             self.reason = "cancelled"
             return
         rows = context.logits()
-        if engine.drafts and engine.policy.begin():
+        if engine.begin_round():
             self.show_drafter(cancelled)
         pieces, _ = self.choose(rows, ())
         self.first_at = time.perf_counter()
@@ -177,7 +177,7 @@ class Answer:
         k = min(engine.n_draft, self.context.room - 1)
         if self.request.max_tokens:
             k = min(k, self.request.max_tokens - len(self.token_ids) - 1)
-        if k < 1 or engine.drafter is None or not engine.drafts or not engine.policy.begin():
+        if k < 1 or not engine.begin_round() or engine.drafter is None:
             return Draft()
         try:
             if not self.drafter_follows:

@@ -19,12 +19,15 @@ class ChainDrafter(Drafter):
         other: A `model` or `mtp` drafter.
     """
 
+    free = True
+
     def __init__(self, other: Drafter) -> None:
         self.name = f"lookup + {other.name}"
         self.lookup = LookupDrafter()
         self.other = other
         self.max_draft = max(self.lookup.max_draft, other.max_draft)
         self._policy: LengthPolicy | None = None
+        self._other_follows = False  # it has seen this conversation
         self.rounds = {"lookup": 0, other.name: 0}
         """Rounds that each source drafted."""
 
@@ -40,7 +43,9 @@ class ChainDrafter(Drafter):
     def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
         """See `Drafter.begin`."""
         self.lookup.begin(ids)
-        self.other.begin(ids, cancelled=cancelled)
+        self._other_follows = False
+        if self._pays:
+            self._show_other(ids, cancelled)
 
     def reach(self, keep: int) -> int:
         """See `Drafter.reach`."""
@@ -52,30 +57,47 @@ class ChainDrafter(Drafter):
         if found.tokens and self._prefers(found):
             self.rounds["lookup"] += 1
             return found
+        if not self._pays:
+            return Draft()
+        self._show_other(ids)
         self.rounds[self.other.name] += 1
         return self.other.draft(ids, k, sampler, go_on)
 
     def shadow(self, ids: Sequence[int], sampler: Sampler) -> list[Label]:
         """See `Drafter.shadow`; lookup labels itself in `accept`."""
+        self._show_other(ids)
         return self.other.shadow(ids, sampler)
 
     def accept(self, ids: Sequence[int]) -> None:
         """See `Drafter.accept`."""
         self.lookup.accept(ids)
-        self.other.accept(ids)
+        if self._other_follows:
+            self.other.accept(ids)
 
     def clear(self) -> None:
         """See `Drafter.clear`."""
         self.lookup.clear()
         self.other.clear()
+        self._other_follows = False
 
     def close(self) -> None:
         """See `Drafter.close`."""
         self.other.close()
 
+    @property
+    def _pays(self) -> bool:
+        """Whether a draft that takes time is worth it in this round."""
+        return self._policy is None or not self._policy.off_reason
+
+    def _show_other(self, ids: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> None:
+        if not self._other_follows:
+            self.other.begin(ids, cancelled=cancelled)
+            self._other_follows = True
+
     def _prefers(self, found: Draft) -> bool:
         if self.other.off_reason:
             return True
         if isinstance(self._policy, PricedLength):
-            return self._policy.gain(found.chances) > max(self._policy.gain_of_drafting(), 0.0)
+            rival = max(self._policy.gain_of_drafting(), 0.0) if self._pays else 0.0
+            return self._policy.gain(found.chances) > rival
         return False

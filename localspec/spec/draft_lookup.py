@@ -25,6 +25,7 @@ class LookupDrafter(Drafter):
 
     name = "lookup"
     max_draft = 31
+    free = True
 
     def __init__(self) -> None:
         self._ids: list[int] = []

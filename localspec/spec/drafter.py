@@ -47,6 +47,8 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
     """Shown on screen."""
     max_draft: int = 64
     """The longest proposal it can make."""
+    free: bool = False
+    """It can make proposals that cost nothing, so it is asked even where drafting does not pay."""
     n_draft_alone: int = 8
     """Draft length inside a stock `Llama`, which does not name one."""
 

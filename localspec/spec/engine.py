@@ -128,13 +128,21 @@ class Engine:
         """Whether the drafter is asked each round. It may still have nothing to propose."""
         return not self._standing_reason
 
+    def begin_round(self) -> bool:
+        """Start a round: whether the drafter is asked in it."""
+        if self.drafter is None or not self.drafts:
+            return False
+        return self.policy.begin() or (self.drafter.free and not self.policy.blocked)
+
     @property
     def status(self) -> DraftStatus:
         """Whether tokens are drafted now, and why not."""
         name = self.drafter.name if self.drafter is not None else ""
         reason = self._standing_reason
         if not reason and self.drafter is not None:
-            reason = self.drafter.off_reason or self.policy.off_reason
+            reason = self.drafter.off_reason
+            if not reason and (self.policy.blocked or not self.drafter.free):
+                reason = self.policy.off_reason
         auto = isinstance(self.policy, PricedLength)
         return DraftStatus("off" if reason else "on", reason, name, 0 if reason else self._last_length, auto)
 

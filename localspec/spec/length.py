@@ -42,7 +42,11 @@ _SHADOW_TOKENS, _SHADOW_COST = (
     12,
     2.0,
 )  # tokens between two shadow passes at least; draft steps that one takes
-_COST_EMA, _COST_CLAMP, _COST_DRIFT = 0.1, 0.25, 0.02
+_COST_EMA, _COST_CLAMP, _COST_DRIFT = 0.1, 0.25, 0.08
+_DEAREST = (
+    1.3  # a batch of n costs at most so many times n single steps, and no less than one; the rest is noise
+)
+_PLAIN_EVERY = 128  # rounds after which a plain step is made, to see what one costs by now
 
 
 class Costs:
@@ -55,7 +59,9 @@ class Costs:
     """
 
     def __init__(self, verify: dict[int, float], draft_step: float, size: int) -> None:
-        self._seconds = [0.0, *(_interpolate(verify, n) for n in range(1, size + 1))]
+        one = verify[1]
+        points = {n: min(max(seconds, one), _DEAREST * n * one) for n, seconds in verify.items()} | {1: one}
+        self._seconds = [0.0, *(_interpolate(points, n) for n in range(1, size + 1))]
         self.draft_step = draft_step
         self._envelope: list[float] = []
         self._rebuild()
@@ -79,7 +85,11 @@ class Costs:
         return self._seconds[min(n, len(self._seconds) - 1)] / self.plain_step
 
     def saw_verify(self, n: int, seconds: float) -> None:
-        """Learn from a batch of n tokens; the other sizes drift along, since a longer context slows all of them."""
+        """Learn from a batch of n tokens.
+
+        The other sizes go along for the most part: a longer context, a warmer machine or another program slows all of
+        them.
+        """
         if not 1 <= n < len(self._seconds):
             return
         known = self._seconds[n]
@@ -205,7 +215,12 @@ class LengthPolicy(ABC):
 
     @abstractmethod
     def begin(self) -> bool:
-        """Start a round. False = do not draft."""
+        """Start a round. False = a draft that takes time is not worth it."""
+
+    @property
+    def blocked(self) -> bool:
+        """Not even a proposal that costs nothing to make may be verified in this round."""
+        return False
 
     @abstractmethod
     def go_on(self, probability: float | None, margin: float | None) -> bool:
@@ -288,7 +303,8 @@ class PricedLength(LengthPolicy):
         self._debt = 0.0
         self._emitted = 0
         self._survival: list[float] = []
-        self._chances: list[tuple[float | None, float | None]] = []
+        self._blocked = False
+        self._since_plain = 0
         self._off = ""
 
     @property
@@ -308,15 +324,26 @@ class PricedLength(LengthPolicy):
 
     def begin(self) -> bool:
         """See `LengthPolicy.begin`."""
-        self._survival, self._chances = [], []
+        self._survival = []
         costs = self.costs
-        if self._debt + costs.c + costs.w(2) - 1.0 > self._loss_start + LOSS_SHARE * self._emitted:
+        self._since_plain += 1
+        allowed = self._loss_start + LOSS_SHARE * self._emitted
+        if self._since_plain > _PLAIN_EVERY:
+            self._blocked, self._off = True, ""
+            return False
+        self._blocked = self._debt + costs.w(2) - 1.0 > allowed
+        if self._debt + costs.c + costs.w(2) - 1.0 > allowed:
             self._off = "drafting lost time on this text"
         elif costs.c > 0.0 and self._ahead() + self._peek <= 0.0:  # asking a free drafter costs nothing
             self._off = "drafting would not pay on this text"
         else:
             self._off = ""
         return not self._off
+
+    @property
+    def blocked(self) -> bool:
+        """See `LengthPolicy.blocked`."""
+        return self._blocked
 
     def go_on(self, probability: float | None, margin: float | None) -> bool:
         """See `LengthPolicy.go_on`."""
@@ -350,6 +377,8 @@ class PricedLength(LengthPolicy):
             if outcome.cut_token_agrees is not None:
                 self._learn(outcome.verified, outcome, outcome.cut_token_agrees)
         self.costs.saw_verify(outcome.verified + 1, outcome.verify_s)
+        if not outcome.verified:
+            self._since_plain = 0
         if outcome.probabilities:  # a drafter that gives them takes a step for each
             self.costs.saw_draft(outcome.proposed, outcome.draft_s)
         tokens, time = outcome.accepted + 1.0, outcome.seconds / self.costs.plain_step

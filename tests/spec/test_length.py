@@ -65,10 +65,41 @@ def test_costs_follow_what_is_seen_but_not_an_outlier() -> None:
     for _ in range(200):
         costs.saw_verify(4, 0.06)
     assert costs.to_verify()[4] == pytest.approx(0.06, rel=0.01)
-    assert costs.plain_step > 0.022  # the others drift along: the context has grown
+    assert costs.plain_step > 0.03  # the others go along: the context has grown
     costs.saw_draft(2, 0.02)
     assert costs.draft_step == pytest.approx(0.005 * 1.025)
     costs.saw_verify(99, 1.0)  # never measured, never asked for
+
+
+def test_costs_keep_their_shape_when_everything_gets_slower() -> None:
+    costs = Costs({1: 0.02, 4: 0.03, 8: 0.05}, 0.005, 16)
+    for _ in range(300):
+        costs.saw_verify(1, 0.04)
+    assert costs.plain_step == pytest.approx(0.04, rel=0.01)
+    assert costs.v(4) == pytest.approx(1.5, rel=0.2)
+
+
+def test_impossible_costs_are_noise() -> None:
+    costs = Costs({1: 0.02, 2: 0.9, 4: 0.001}, 0.005, 8)
+    assert costs.v(2) == pytest.approx(2.6)
+    assert costs.v(4) == 1.0
+
+
+def test_the_cost_of_a_plain_step_is_looked_at_now_and_then() -> None:
+    labels = [Label(0.97, 6.0, True)] * 4000
+    policy, curve = priced("flat", 0.05)
+    plain = 0
+    original = policy.learn
+
+    def learn(outcome: Outcome) -> None:
+        nonlocal plain
+        plain += outcome.verified == 0
+        original(outcome)
+
+    policy.learn = learn  # type: ignore[method-assign]
+    result = replay(policy, labels, curve, 0.05)
+    assert 1 <= plain <= 5
+    assert result.speed > 4
 
 
 def test_acceptance_learns_which_tokens_are_accepted() -> None:
@@ -179,7 +210,7 @@ def test_a_staircase_is_filled_to_the_step() -> None:
 def test_a_drafter_without_probabilities_is_priced_by_depth() -> None:
     costs = Costs(CURVES["flat"], 0.0, 17)
     policy = PricedLength(costs, 11)
-    for _ in range(300):
+    for _ in range(120):
         assert policy.begin()
         kept = policy.keep(8)
         policy.learn(
@@ -257,6 +288,24 @@ def test_the_chain_takes_lookup_on_copies_and_the_model_elsewhere(bench: Bench) 
         assert rounds["lookup" if better == "lookup" else draft.name] > 0
         if better == "lookup":  # the model was asked as long as the text was new
             assert rounds[draft.name] <= 13
+
+
+def test_a_chain_looks_up_even_where_its_model_does_not_pay(bench: Bench) -> None:
+    """A cycle: lookup knows it, and the model is wrong and so dear that it is never worth asking."""
+    from tests import gguf_files
+
+    cycle = [FIRST_NAMED + i for i in range(12)]
+    table = dict(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    target = gguf_files.script_model(bench.folder / "dear.gguf", table)
+    wrong = gguf_files.script_model(bench.folder / "dear-wrong.gguf", {}, default=FIRST_NAMED + 30)
+    engine = bench.engine(target, wrong, 8, chain=True)
+    engine.set_length(8, Costs({1: 1.0, 9: 1.2}, 1000.0, 9))
+    last = list(engine.generate(Request([1, cycle[0]], Sampling(temperature=0), max_tokens=120)))[-1]
+    assert isinstance(last, Finished)
+    assert isinstance(engine.drafter, ChainDrafter)
+    assert engine.drafter.rounds == {"lookup": engine.drafter.rounds["lookup"], "dear-wrong.gguf": 0}
+    assert last.stats.accepted > 60
+    assert last.draft.state == "on"
 
 
 def test_lookup_learns_how_far_its_matches_can_be_trusted() -> None:
