@@ -128,6 +128,7 @@ class Fake:
         self.draft_on = True
         self.n_draft = 0
         self.auto = False
+        self.plain_s = 0.0
         self.draft_name = ""
         self.cached = 0
         self.request = 0
@@ -239,7 +240,9 @@ class Fake:
         reason = "" if self.draft_on else "switched off"
         if self.draft_on and self.n_draft == 0:
             reason = "the draft length is 0"
-        return DraftStatus("off" if reason else "on", reason, name, 0 if reason else self.n_draft, self.auto)
+        return DraftStatus(
+            "off" if reason else "on", reason, name, 0 if reason else self.n_draft, self.auto, self.plain_s
+        )
 
     def ready(self) -> Ready:
         command = self.load_command

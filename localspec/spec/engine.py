@@ -49,6 +49,8 @@ class Engine:
         self._draft_on = drafter is not None
         self.ids: list[int] = []
         """The conversation; the target's cache holds a prefix of it."""
+        self.plain_s = 0.0
+        """Seconds of a plain step, where somebody measured it."""
         self.answering = False
         """Whether a `generate` is under way."""
         self.policy: LengthPolicy = FixedLength(0)
@@ -143,8 +145,11 @@ class Engine:
             reason = self.drafter.off_reason
             if not reason and (self.policy.blocked or not self.drafter.free):
                 reason = self.policy.off_reason
-        auto = isinstance(self.policy, PricedLength)
-        return DraftStatus("off" if reason else "on", reason, name, 0 if reason else self._last_length, auto)
+        policy = self.policy
+        auto = isinstance(policy, PricedLength)
+        plain_s = policy.costs.plain_step if isinstance(policy, PricedLength) else self.plain_s
+        length = 0 if reason else self._last_length
+        return DraftStatus("off" if reason else "on", reason, name, length, auto, plain_s)
 
     def used_length(self, k: int) -> None:
         """Take note of a round's draft length, for the status."""

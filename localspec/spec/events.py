@@ -41,6 +41,9 @@ class DraftStatus:
     """Draft length in use; with `auto`, that of the last round."""
     auto: bool = False
     """The length is chosen by price, round by round."""
+    plain_s: float = 0.0
+    """Seconds that the target takes for a token without a draft, as far as it is known now (0 = not). Its inverse is
+    the speed to compare with: tok/s times this is the net speedup."""
 
 
 @dataclass(frozen=True, slots=True)

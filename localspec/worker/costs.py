@@ -10,6 +10,8 @@ from statistics import median
 from localspec.errors import ContextFullError, DecodeError, LocalspecError
 from localspec.llama.context import Context
 from localspec.spec.draft_chain import ChainDrafter
+from localspec.spec.draft_lookup import LookupDrafter
+from localspec.spec.draft_mtp import MtpDrafter
 from localspec.spec.engine import Engine
 from localspec.spec.events import Sampling
 from localspec.spec.sampling import Sampler
@@ -17,6 +19,7 @@ from localspec.worker.protocol import Costs, MeasureCosts
 
 _MOST_PASSES = 15
 _DRAFT_SHARE = 0.3  # of the time that measuring may take
+_SHALLOW = 16  # tokens in caches that were empty
 _LONGEST_DRAFT = 8  # tokens a draft while its step is timed
 _STRIDE = 7919  # a prime: filler ids are spread over the vocabulary
 
@@ -42,9 +45,10 @@ def measure_costs(
     """
     context = engine.context
     ids = list(engine.ids)
-    if command.depth:
+    filled = command.depth or (0 if ids else _SHALLOW)
+    if filled:
         engine.clear()
-        ids = _filler(command.depth, ids, context.n_vocab)
+        ids = _filler(filled, ids, context.n_vocab)
         for _ in context.extend(ids, cancelled):
             pass
     depth = context.length
@@ -61,7 +65,7 @@ def measure_costs(
         _restore(context, depth, ids)
         step = _draft_step(engine, ids, _Effort(command.seconds * _DRAFT_SHARE, command.passes, cancelled))
     finally:
-        if command.depth:
+        if filled:
             engine.clear()
         else:
             _restore(context, depth, ids)
@@ -128,7 +132,7 @@ def _draft_step(engine: Engine, ids: Sequence[int], effort: _Effort) -> float | 
     if drafter is None or k < 1 or effort.cancelled():
         return None
     sampler = Sampler(Sampling()).for_draft()
-    start = list(ids) or _filler(16, ids, engine.context.n_vocab)
+    start = list(ids)
     more = _filler(1 + _MOST_PASSES, ids, engine.context.n_vocab)
     times: list[float] = []
     try:
@@ -136,22 +140,21 @@ def _draft_step(engine: Engine, ids: Sequence[int], effort: _Effort) -> float | 
         for number in effort.passes():
             if effort.cancelled():
                 break
-            # One more token each time, as after a round: the draft evaluates it and goes on from there.
-            start.append(more[number])
+            if not isinstance(drafter, MtpDrafter):  # which follows only what the target evaluated
+                # One more token each time, as after a round: the draft evaluates it and goes on from there.
+                start.append(more[number])
             at = time.perf_counter()
             draft = drafter.draft(start, k, sampler)
             took = time.perf_counter() - at
-            if drafter.off_reason:
-                break
+            if not draft.tokens and not isinstance(drafter, LookupDrafter):
+                break  # it has no more room, or lost the conversation
             if number:
                 times.append(took / (len(draft.tokens) or k))
     except DecodeError:
         return None  # rounds go on without this drafter; so does this
     finally:
-        drafter.clear()
         with contextlib.suppress(DecodeError):
-            if ids:
-                drafter.begin(ids, cancelled=effort.cancelled)
+            drafter.begin(ids, cancelled=effort.cancelled)
     return median(times) if times else None
 
 

@@ -132,10 +132,10 @@ class Loader:
                     raise
                 off_reason = f"the draft could not be loaded: {error.message.rstrip('.')}"
         self._send(LoadProgress("warmup", 0.0, header.path.name))
-        for made in self._contexts:
-            self._warm_up(made, target)
+        steps = [self._warm_up(made, target) for made in self._contexts]
         self._send(LoadProgress("warmup", 1.0, header.path.name))
         engine = Engine(context, target.vocab, drafter=drafter, n_draft=longest, off_reason=off_reason)
+        engine.plain_s = steps[0]  # the target's context was made first
         prices = Prices(engine, self._price_key(header, draft_header, memory_plan), self._cancelled)
         if command.auto:
             prices.choose_by_price(longest)
@@ -303,8 +303,12 @@ class Loader:
         self._notes.extend(notes)
         return template
 
-    def _warm_up(self, context: Context, target: Model) -> None:
-        """The first evaluation allocates and builds; it should not count as anybody's first token."""
+    def _warm_up(self, context: Context, target: Model) -> float:
+        """The first evaluation allocates and builds; it should not count as anybody's first token.
+
+        Returns:
+            Seconds of the second one.
+        """
         token = max(target.vocab.bos, 0)
         for _ in range(2):
             began = time.perf_counter()
@@ -315,6 +319,7 @@ class Loader:
         context.evaluated = 0
         if took > _LONG_STEP_SECONDS:
             context.stop_when(self._cancelled)
+        return took
 
     def _info(self, model: Model, header: Header, gpu_layers: int, role: str, memory_plan: Plan) -> ModelInfo:
         found = backend.gpus()

@@ -58,7 +58,7 @@ def test_help_lists_every_command_in_order(tmp_path):
     [
         (["frob"], "No such command 'frob'.", "localspec --help"),
         (["run", "--bogus"], "No such option: --bogus.", "localspec run --help"),
-        (["run", "--n-draft", "many"], "should be a valid integer", "localspec run --help"),
+        (["run", "--n-draft", "many"], "--n-draft many is not allowed.", "localspec run --help"),
         (["run", "--temp"], "requires an argument.", "localspec run --help"),
         (["run", "--kv", "q3_k", "-p", "x"], "--kv q3_k is not allowed.", "localspec run --help"),
     ],
