@@ -15,7 +15,7 @@ from localspec import __version__
 from localspec.cli import output
 from localspec.errors import LocalspecError, UsageError
 
-COMMANDS = ("run", "pull", "models", "check", "doctor")
+COMMANDS = ("run", "bench", "tune", "verify", "pull", "models", "check", "doctor")
 """Modules of `localspec.cli` in the order of the help; each has one function `command`."""
 
 INTERRUPTED = 130
