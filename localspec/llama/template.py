@@ -46,7 +46,10 @@ _MARK = "\ufdd0"
 
 @dataclass(frozen=True, slots=True)
 class AnswerSpan:
-    """Where an earlier answer stands in a rendered text: `text[start:end]` is its content, at most stripped."""
+    """Where a message with ids of its own, as a rule an earlier answer, stands in a rendered text.
+
+    `text[start:end]` is its content, at most stripped.
+    """
 
     message: int
     """Index among the messages that were rendered."""
@@ -64,7 +67,7 @@ class Rendered:
     notes: tuple[str, ...] = ()
     """What had to be changed about the messages, in sentences."""
     answers: tuple[AnswerSpan, ...] = ()
-    """The answers that have `token_ids`, as far as they stand in the text as they were given."""
+    """The messages that have `token_ids`, as far as they stand in the text as they were given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +283,7 @@ class ChatTemplate:
         wanted = [
             index
             for index, message in enumerate(messages)
-            if isinstance(message, Message)
-            and message.role == "assistant"
-            and message.token_ids
-            and message.content.strip()
+            if isinstance(message, Message) and message.token_ids and message.content.strip()
         ]
         if not wanted or _MARK in text:
             return ()

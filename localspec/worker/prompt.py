@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from localspec.llama.template import ChatTemplate, to_ids
 from localspec.llama.tokens import Vocab
 from localspec.spec.engine import Request
-from localspec.worker.protocol import Generate
+from localspec.worker.protocol import Generate, Message
 
 
 def to_request(command: Generate, template: ChatTemplate, vocab: Vocab) -> tuple[Request, tuple[str, ...]]:
@@ -20,8 +22,9 @@ def to_request(command: Generate, template: ChatTemplate, vocab: Vocab) -> tuple
     if command.raw_prompt is not None:
         ids = vocab.tokenize(command.raw_prompt, add_bos=vocab.adds_bos)
         return _request(command, ids), ()
-    rendered = template.render(command.messages, think=command.think)
-    ids = to_ids(rendered, command.messages, vocab.tokenize, vocab.piece)
+    messages = [_as_typed(message, vocab) for message in command.messages]
+    rendered = template.render(messages, think=command.think)
+    ids = to_ids(rendered, messages, vocab.tokenize, vocab.piece)
     if (vocab.adds_bos or rendered.had_bos) and vocab.bos >= 0:
         ids.insert(0, vocab.bos)  # exactly one, whether template, tokenizer or both would add it
     request = _request(
@@ -32,6 +35,16 @@ def to_request(command: Generate, template: ChatTemplate, vocab: Vocab) -> tuple
         in_thinking=template.starts_thinking(rendered.text),
     )
     return request, rendered.notes
+
+
+def _as_typed(message: Message, vocab: Vocab) -> Message:
+    """A message as the text that it is: `<|im_end|>` pasted into a question must not end the turn."""
+    if message.role == "assistant" or message.token_ids:
+        return message
+    literal = vocab.tokenize(message.content, special=False)
+    if literal == vocab.tokenize(message.content):
+        return message
+    return replace(message, token_ids=tuple(literal))
 
 
 def _request(
