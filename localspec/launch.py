@@ -5,10 +5,11 @@ No network here, and no engine: only names, the catalogue and the files on this 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from localspec import profiles
 from localspec.errors import CatalogError, LocalspecError, PairingError, UsageError
 from localspec.models import gguf, pairing
 from localspec.models.catalog import Catalog, load_catalog
@@ -22,6 +23,8 @@ LOOKUP: Final = "lookup"
 MTP: Final = "mtp"
 DEMO: Final = "demo"
 DEMO_N_DRAFT: Final = 4
+NO_PROFILE: Final = "none"
+AUTO_PROFILE: Final = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +43,20 @@ class Launch:
     notes: tuple[str, ...] = ()
     """Sentences that the person should see once."""
     draft_name: str = field(default=NO_DRAFT)
-    """What is remembered: a `ModelRef.id`, `lookup`, `mtp` or `none`."""
+    """What drafts: a `ModelRef.id`, `lookup`, `mtp` or `none`."""
+    remembered: str | None = None
+    """What is remembered in place of `draft_name`: a draft that a saved profile chose is not the person's choice."""
+    settings: Settings | None = None
+    """The settings in use, with those of a saved profile; None while something is missing."""
+
+    @property
+    def target_name(self) -> str:
+        """The target as it is typed in a command."""
+        return self.target.id
 
     def remember(self) -> None:
         """Make this pair the one that `localspec run` takes next time. Call it when the pair was loaded."""
-        remember(self.target.id, self.draft_name)
+        remember(self.target.id, self.draft_name if self.remembered is None else self.remembered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,7 @@ def prepare(
     *,
     force_draft: bool = False,
     template_file: str = "",
+    profile: str = NO_PROFILE,
     catalog: Catalog | None = None,
     state: State | None = None,
 ) -> Launch:
@@ -75,12 +88,16 @@ def prepare(
     Draft: the one named (`none`, `lookup` and `mtp` too); else the last one with this target, else the target's own
     next-token block, else the catalogue's, if it is on disk and matches. Without one, `load.draft.off_reason` says why.
 
+    With a saved profile of the target (`localspec tune`), what nobody named comes from it, and a note says so. One
+    that does not fit any more is left out, and a note says why.
+
     Args:
         target: What was typed, None when nothing was.
         draft: What was typed after `--draft`, None when nothing was.
         settings: Everything else.
         force_draft: Take the draft although the vocabularies differ.
         template_file: A chat template in place of the model's own.
+        profile: A name, `auto` for the newest one of the target, or `none`.
         catalog: The default is ours with the person's own.
         state: The default is what was remembered.
 
@@ -96,12 +113,16 @@ def prepare(
         raise UsageError(f"There is no template file {template_file}.", hint=f"ls -l {template_file}")
     asked = draft or settings.draft or None
     target_ref = _choose_target(target, asked, settings, catalog, state)
-    choice = _choose_draft(asked, target_ref, catalog, state)
+    tuned = _tuned(profile, target_ref, asked, settings, catalog)
+    settings = tuned.settings
+    choice = tuned.choice or _choose_draft(asked, target_ref, catalog, state)
     missing = tuple(ref for ref in (target_ref, choice.ref) if ref is not None and ref.path is None)
     if missing:
         name = choice.ref.id if choice.ref is not None else choice.spec.kind
         return Launch(target_ref, choice.ref, missing, None, draft_name=name)
-    return _assemble(target_ref, choice, settings, force_draft=force_draft, template_file=template_file)
+    launch = _assemble(target_ref, choice, settings, force_draft=force_draft, template_file=template_file)
+    remembered = state.drafts.get(target_ref.id, "") if tuned.choice is not None else None
+    return replace(launch, notes=(*launch.notes, *tuned.notes), remembered=remembered, settings=settings)
 
 
 def _assemble(
@@ -151,6 +172,80 @@ def _assemble(
     if name == NO_DRAFT and not choice.asked:
         name = ""
     return Launch(target, ref, (), load, verdict, notes, name)
+
+
+# --------------------------------------------------------------------- profile
+
+
+@dataclass(frozen=True, slots=True)
+class _Tuned:
+    """What a saved profile changes."""
+
+    settings: Settings
+    choice: _Choice | None = None
+    """Its drafter, where nobody named one."""
+    notes: tuple[str, ...] = ()
+
+
+def _tuned(name: str, target: ModelRef, asked: str | None, settings: Settings, catalog: Catalog) -> _Tuned:
+    """The settings with those of the profile."""
+    if name == NO_PROFILE or target.path is None:
+        return _Tuned(settings)
+    draft = ""
+    if asked:
+        named = _named_draft(asked, target, catalog)
+        draft = named.ref.id if named.ref is not None else named.spec.kind
+    if name != AUTO_PROFILE:
+        found, problem = profiles.load_profile(name), ""
+        if not found.is_of(target.id, target.path):
+            raise UsageError(
+                f"The profile {name} was made for {found.target.id}.",
+                hint=f"localspec tune {shell_word(target.id)}",
+            )
+    else:
+        maybe, problem = profiles.newest_for(target.id, target.path, draft)
+        if maybe is None and draft:
+            maybe, problem = profiles.newest_for(target.id, target.path)
+        if maybe is None:
+            return _Tuned(settings, notes=(problem,) if problem else ())
+        found = maybe
+    again = f"localspec tune {shell_word(target.id)}"
+    reason = found.stale_reason(target.path)
+    if reason:
+        note = f"The saved profile {found.name} is not used: {reason}. Measure again: {again}"
+        return _Tuned(settings, notes=(note,))
+    try:
+        made, fields = profiles.apply(found, settings, draft)
+        choice = None if asked else _profiled_draft(found, target, catalog)
+    except LocalspecError as error:
+        note = f"The saved profile {found.name} is not used: {error} Measure again: {again}"
+        return _Tuned(settings, notes=(note,))
+    notes = (_profile_note(found, fields, settings),) if fields else ()
+    return _Tuned(made, choice, (*notes, problem) if problem else notes)
+
+
+def _profiled_draft(found: profiles.Profile, target: ModelRef, catalog: Catalog) -> _Choice:
+    if found.draft_name == NO_DRAFT:
+        return _Choice(DraftSpec(NO_DRAFT, off_reason="no draft was the fastest when it was tuned"))
+    return _named_draft(found.draft_name, target, catalog)
+
+
+def _profile_note(found: profiles.Profile, fields: tuple[str, ...], before: Settings) -> str:
+    words = {
+        "draft": "--draft",
+        "n_draft": "--n-draft",
+        "kv": "--kv",
+        "threads": "--threads",
+        "batch": "batch",
+    }
+    used = [
+        f"{words[name]} {found.settings[name]}"
+        for name in fields
+        if name in ("draft", "n_draft") or found.settings[name] != getattr(before, name)
+    ]
+    return (
+        f"Tuned on {found.when[:10]}: {' '.join(used)} (profile {found.name}; --profile none leaves it out)."
+    )
 
 
 # ---------------------------------------------------------------------- target

@@ -23,6 +23,7 @@ Options (defaults in brackets):
     native=PHASE:S   sleep S seconds in native code with the GIL held, in `load`, `prefill` or `decode`
     stubborn=0       1 = never look at the stop number, ignore Shutdown
     echo=            `last`: answer with the last message's text; `command`: with the request as JSON
+    plain_s=0        seconds of a plain target step, as DraftStatus tells them; 0 = not known
     notes=           text of one note in Ready
     noise=0          1 = write to file descriptors 1 and 2 while working (it must end in the log)
     memory=VRAM      label of MemoryUse (VRAM or RAM)
@@ -58,6 +59,7 @@ from localspec.worker.protocol import (
     Clear,
     Cleared,
     Configure,
+    Costs,
     DraftChanged,
     Failed,
     Generate,
@@ -86,6 +88,7 @@ DEFAULTS = {
     "native": "",
     "stubborn": "0",
     "echo": "",
+    "plain_s": "0",
     "notes": "",
     "noise": "0",
     "memory": "VRAM",
@@ -207,6 +210,11 @@ class Fake:
             elif isinstance(command, Clear):
                 self.cached = 0
                 self.say(Cleared())
+            elif isinstance(command, MeasureCosts):
+                plain = self.plain_s or 0.02
+                verify = {size: plain * (0.9 + 0.1 * size) for size in command.sizes}
+                step = None if self.load_command.draft.kind == "none" else plain / 10
+                self.say(Costs(command.depth, plain, verify, step))
 
     def load(self, command: Load) -> None:
         if command.target.startswith("fake:"):
@@ -228,6 +236,7 @@ class Fake:
             )
             return
         self.draft_on, self.auto = True, command.auto
+        self.plain_s = float(self.options["plain_s"])
         self.n_draft = 4 if command.auto else command.n_draft
         self.say(self.ready())
 
@@ -326,7 +335,8 @@ class Fake:
         if self.options["echo"] == "command":
             return words(json.dumps(asdict(command)))
         source = words(self.options["text"])
-        return [source[i % len(source)] for i in range(int(self.options["n"]))]
+        count = command.max_tokens if command.ignore_eos else int(self.options["n"])
+        return [source[i % len(source)] for i in range(count)]
 
     def rounds(self, tokens: list[tuple[str, bool]]) -> Iterator[tuple[list[Piece], int]]:
         """Cut the answer into rounds: (pieces, tokens drafted)."""

@@ -26,7 +26,7 @@ def _option(name: str, *more: str, **extra: Any) -> Any:
     return typer.Option(option.flag, *more, help=option.sentence, show_default=False, **extra)
 
 
-def command(  # noqa: PLR0917  # Typer's way to name flags
+def command(  # Typer's way to name flags
     target: Annotated[
         str | None,
         typer.Argument(
@@ -69,6 +69,14 @@ def command(  # noqa: PLR0917  # Typer's way to name flags
             metavar="FILE", help="A Jinja chat template in place of the model's own.", show_default=False
         ),
     ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Settings that localspec tune saved: auto takes the target's newest, none leaves them out.",
+            show_default=False,
+        ),
+    ] = "auto",
     force_draft: Annotated[
         bool,
         typer.Option(
@@ -102,10 +110,16 @@ def command(  # noqa: PLR0917  # Typer's way to name flags
 
     def prepared() -> Launch:
         return prepare(
-            target, draft, settings, force_draft=force_draft, template_file=str(template) if template else ""
+            target,
+            draft,
+            settings,
+            force_draft=force_draft,
+            template_file=str(template) if template else "",
+            profile=profile,
         )
 
     launch = ready_to_launch(prepared, yes=yes)
+    settings = launch.settings or settings
     if chat:
         return _chat(launch, settings)
     from localspec.cli.answer import answer

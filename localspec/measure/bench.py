@@ -162,18 +162,20 @@ def measure(
     sampling: Sampling,
     *,
     think: bool | None = None,
+    ready: Ready | None = None,
     progress: Callable[[Progress], None] = lambda event: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Measured:
     """Load a pair and measure it.
 
     Args:
-        worker: Has nothing running; it keeps the pair loaded.
+        worker: Has nothing running; it keeps the pair loaded, with drafting as the last answer had it.
         load: The pair. Without a draft only the baseline is measured.
         prompts: What is asked.
         protocol: How.
         sampling: Temperature, seed and the rest, the same for all runs.
         think: For templates that know it.
+        ready: The pair is loaded already and said this. None = load it.
         progress: Told where it is; `Progress.run` carries each complete run.
         cancelled: Asked often. Whoever sets it also calls `worker.stop()`; complete runs are kept.
 
@@ -183,7 +185,7 @@ def measure(
     protocol.check()
     if not prompts:
         raise UsageError("There is no prompt to measure with.", hint="localspec bench --help")
-    ready = _load(worker, load, progress)
+    ready = ready or _load(worker, load, progress)
     measured = Measured(ready, load, protocol, tuple(prompts), sampling)
     job = _Job(worker, measured, think, progress, cancelled)
     began = time.monotonic()

@@ -11,6 +11,9 @@ from pathlib import Path
 from localspec.errors import UsageError
 from localspec.worker.protocol import Message
 
+SEED = 1234
+"""The same text in every bench, unless somebody names another seed."""
+
 _LARGEST = 1_000_000  # characters of a prompt file
 
 

@@ -100,6 +100,11 @@ class Worker:
         return self._ready if self.alive else None
 
     @property
+    def loaded(self) -> Load | None:
+        """The last load with the draft length as it was changed since; what a restarted child loads again."""
+        return self._load_command
+
+    @property
     def log_file(self) -> Path:
         """Where the child's output goes. The file exists once a child was started."""
         with self._lock:

@@ -50,7 +50,7 @@ def test_the_pair_is_remembered(tmp_path, models, monkeypatch):
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
     assert load_state().target == models["target"]
     done = localspec(tmp_path, "run", "-p", "hi", script="n=1")
-    assert "draft: on (draft.gguf, k=4)" in done.stderr
+    assert "draft: on (draft.gguf, k=auto)" in done.stderr
 
 
 def test_json_is_one_object_with_the_names_that_stay(tmp_path, models):

@@ -1,0 +1,360 @@
+"""`localspec tune`: the fastest settings for this machine and this target, kept as a profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from localspec.cli import output
+from localspec.cli.bench import SEED, clock, option, prepared
+from localspec.errors import UsageError
+from localspec.options import AUTO_N_DRAFT, KV_TYPES, OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from localspec.launch import Launch
+    from localspec.measure.prompts import Prompt
+    from localspec.measure.tune_cells import Candidate
+    from localspec.measure.tune_found import Event, Tuned
+    from localspec.measure.tune_runs import Effort
+    from localspec.measure.tune_sweeps import Knobs
+    from localspec.settings import Settings
+
+
+def command(  # Typer's way to name flags
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET", help=f"{OPTIONS['target'].help} Without one: the last one.", show_default=False
+        ),
+    ] = None,
+    drafts: Annotated[
+        str,
+        typer.Option(
+            "--drafts",
+            metavar="A,B,...",
+            help="Drafters to try, as after --draft. Default: all that are on this disk and match, and lookup.",
+            show_default=False,
+        ),
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first impression: shorter answers, fewer repeats.")
+    ] = False,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Measure every draft length too, and say what was missed.")
+    ] = False,
+    temperature: Annotated[
+        str,
+        typer.Option(
+            "--temp",
+            metavar="T[,T...]",
+            help="Temperature to tune for; with several, the others are shown beside it. Default: 0.7.",
+            show_default=False,
+        ),
+    ] = "",
+    kv: Annotated[
+        str,
+        typer.Option(
+            "--kv",
+            metavar="TYPE[,TYPE...]",
+            help="Cache types to try, the first one unless another is faster. Default: f16,q8_0.",
+            show_default=False,
+        ),
+    ] = "",
+    threads: Annotated[
+        str,
+        typer.Option(
+            "--threads",
+            metavar="N[,N...]",
+            help="CPU threads to try, where the CPU computes. Default: a few around the number of cores.",
+            show_default=False,
+        ),
+    ] = "",
+    batch: Annotated[
+        str,
+        typer.Option(
+            "--batch",
+            metavar="N[,N...]",
+            help="Prompt tokens at once to try, by prompt speed. Default: not tried.",
+            show_default=False,
+        ),
+    ] = "",
+    prompt_file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--prompt-file",
+            metavar="FILE",
+            help="Your own prompts in place of ours, as for bench.",
+            show_default=False,
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="DIR",
+            help="Also write a page with pictures there: report.html, and each picture as SVG and PNG.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Name of the profile. Default: made of target, draft and machine.",
+            show_default=False,
+        ),
+    ] = "",
+    top_p: Annotated[float | None, option("top_p", metavar="P")] = None,
+    top_k: Annotated[int | None, option("top_k", metavar="K")] = None,
+    seed: Annotated[int | None, option("seed", metavar="N")] = None,
+    think: Annotated[bool | None, option("think")] = None,
+    ctx: Annotated[int | None, option("ctx", metavar="N")] = None,
+    gpu_layers: Annotated[int | None, option("gpu_layers", metavar="N")] = None,
+    draft_gpu_layers: Annotated[int | None, option("draft_gpu_layers", metavar="N")] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Download a missing target without asking.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> int:
+    """Find the fastest settings for this machine, and keep them.
+
+    Drafters, draft lengths, cache types and threads are tried. What a draft would earn is predicted from a few answers;
+    only the best few settings are measured, beside no draft.
+    localspec run uses the result by itself. Ctrl+C shows the best so far; it is saved if it was confirmed by then.
+    """
+    from localspec.measure.prompts import BUILT_IN, read_prompt_files
+    from localspec.measure.tune_runs import QUICK, Effort
+    from localspec.profiles import check_name
+    from localspec.settings import load_settings
+
+    if name:
+        check_name(name)
+    if report is not None:
+        from localspec.cli.pictures import make_folder
+
+        make_folder(report)
+    temperatures = _numbers("--temp", temperature, float)
+    counts = _numbers("--threads", threads, int)
+    batches = _numbers("--batch", batch, int)
+    types = [word.strip().lower() for word in kv.split(",") if word.strip()]
+    flags: dict[str, Any] = {
+        key: value
+        for key, value in locals().items()
+        if key in ("top_p", "top_k", "seed", "think", "ctx", "gpu_layers", "draft_gpu_layers")
+    }
+    firsts = {"temperature": temperatures, "kv": types, "threads": counts, "batch": batches}
+    flags |= {key: values[0] for key, values in firsts.items() if values}
+    settings = load_settings(flags)
+    for key, values in firsts.items():
+        for value in values[1:]:
+            load_settings(flags | {key: value})  # refuses what cannot be, in the same words
+    prompts = read_prompt_files(prompt_file) if prompt_file else BUILT_IN
+    launch = prepared(target or _last_target(settings), "none", settings, force_draft=False, yes=yes)
+    candidates = _candidates(launch, drafts, settings)
+    knobs = _knobs(types or [settings.kv, "f16", "q8_0"], counts, batches, temperatures)
+    effort = QUICK if quick else Effort()
+    return _tune(
+        launch,
+        settings,
+        candidates,
+        prompts,
+        effort,
+        knobs,
+        exhaustive=exhaustive,
+        name=name,
+        folder=report,
+        as_json=json,
+    )
+
+
+def _last_target(settings: Settings) -> str:
+    """What `localspec run` would load."""
+    from localspec.launch import prepare
+
+    return prepare(None, None, settings).target.id
+
+
+def _numbers(flag: str, text: str, kind: type[Any]) -> list[Any]:
+    try:
+        return [kind(part) for part in text.replace(" ", ",").split(",") if part]
+    except ValueError as error:
+        raise UsageError(
+            f"{flag} {text} is not allowed.",
+            why="Allowed: numbers with commas between them.",
+            hint="localspec tune --help",
+        ) from error
+
+
+def _candidates(launch: Launch, names: str, settings: Settings) -> list[Candidate]:
+    from localspec.measure.tune_drafts import named, on_disk
+    from localspec.models.catalog import load_catalog
+    from localspec.settings import load_state
+
+    catalog = load_catalog()
+    layers = settings.draft_gpu_layers
+    if names.strip():
+        wanted = [part for part in names.split(",") if part.strip()]
+        return named(wanted, launch.target, catalog, gpu_layers=layers)
+    found, notes = on_disk(launch.target, catalog, load_state(), gpu_layers=layers)
+    for note in notes:
+        output.say(note)
+    return found
+
+
+def _knobs(types: list[str], threads: list[int], batches: list[int], temperatures: list[float]) -> Knobs:
+    from localspec.measure.tune_sweeps import Knobs
+
+    types = [word for word in dict.fromkeys(types) if word in KV_TYPES]
+    return Knobs(
+        kv=tuple(types) if len(types) > 1 else (),
+        threads=tuple(threads or _thread_counts()),
+        batch=tuple(batches),
+        temperatures=tuple(temperatures),
+    )
+
+
+def _thread_counts() -> list[int]:
+    """Half the cores, all of them, and all that the system shows; most CPUs are fastest near one of these."""
+    import psutil
+
+    logical = psutil.cpu_count() or 1
+    physical = psutil.cpu_count(logical=False) or logical
+    return sorted({max(physical // 2, 1), physical, logical})
+
+
+def _tune(
+    launch: Launch,
+    settings: Settings,
+    candidates: Sequence[Candidate],
+    prompts: Sequence[Prompt],
+    effort: Effort,
+    knobs: Knobs,
+    *,
+    exhaustive: bool,
+    name: str,
+    folder: Path | None,
+    as_json: bool,
+) -> int:
+    from localspec.cli.answer import INTERRUPTED, ctrl_c_stops
+    from localspec.errors import LocalspecError
+    from localspec.measure.surroundings import look
+    from localspec.measure.tune import tune
+    from localspec.worker.process import Worker
+
+    assert launch.load is not None
+    when = _now()
+    surroundings = look()
+    if surroundings.busy:
+        output.say(f"Note: {surroundings.sentence}; figures will be low and vary.")
+    output.say(f"Drafters to try: {', '.join(['no draft', *(one.label for one in candidates)])}.")
+    base = replace(launch.load, n_draft=min(AUTO_N_DRAFT, settings.batch - 1), auto=False)
+    sampling = replace(settings.sampling(), seed=SEED if settings.seed is None else settings.seed)
+    with Worker() as worker, ctrl_c_stops(worker) as interrupted:
+        shown = Shown()
+        try:
+            tuned = tune(
+                worker,
+                base,
+                candidates,
+                prompts,
+                effort,
+                sampling,
+                knobs=knobs,
+                exhaustive=exhaustive,
+                think=settings.think,
+                tell=shown,
+                cancelled=lambda: bool(interrupted),
+            )
+        except LocalspecError:
+            if interrupted:
+                return INTERRUPTED
+            raise
+        finally:
+            shown.clear()
+    if tuned.choice is None:
+        output.say("Stopped before anything was measured.")
+        return INTERRUPTED
+    _finish(tuned, launch, when, name=name, folder=folder, as_json=as_json)
+    if tuned.error is not None:
+        output.show_error(tuned.error, as_json=False)
+        return tuned.error.exit_code
+    return INTERRUPTED if tuned.partial else 0
+
+
+def _finish(
+    tuned: Tuned, launch: Launch, when: str, *, name: str, folder: Path | None, as_json: bool
+) -> None:
+    """Save the profile, then show. What was measured is shown even where it cannot be saved.
+
+    Once drafter and length have won twice they are saved, even if the other settings were not all tried.
+    """
+    from localspec.cli import pictures
+    from localspec.cli.tune_report import report
+    from localspec.errors import LocalspecError
+    from localspec.measure.tune_result import to_json, to_profile
+    from localspec.profiles import save
+
+    file: Path | None = None
+    problem: LocalspecError | None = None
+    if tuned.confirmed:
+        try:
+            file = save(to_profile(tuned, when=when, target=launch.target.id, name=name))
+        except LocalspecError as error:
+            problem = error
+    found = to_json(tuned, when=when, target=launch.target.id, profile=file)
+    if as_json:
+        output.write_json(found)
+    else:
+        output.write(report(tuned, file))
+        pictures.plot(found)
+    if folder is not None:
+        pictures.write_report(found, folder)
+    if problem is not None:
+        output.show_error(problem, as_json=False)
+
+
+def _now() -> str:
+    from datetime import datetime, timezone
+
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+class Shown:
+    """Talk on stderr: a progress line that is written over, and tables as they come."""
+
+    def __init__(self) -> None:
+        from localspec.cli.answer import StatusLine
+
+        self._line = StatusLine()
+        self._curve_shown = False
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        from localspec.cli import tune_report
+        from localspec.measure.tune_cells import Profile, Sweep
+        from localspec.measure.tune_runs import Step
+
+        if isinstance(event, Step):
+            left = f"   {clock(event.eta_s)} left" if event.eta_s is not None else ""
+            self._line.show(f"{event.fraction:4.0%}  {event.what}{left}")
+            return
+        self._line.clear()
+        if isinstance(event, str):
+            output.say(event)
+        elif isinstance(event, Profile):
+            output.say(tune_report.profile_table(event, curve=not self._curve_shown))
+            self._curve_shown = True
+        elif isinstance(event, Sweep):
+            output.say(tune_report.sweep_table(event))
+        else:
+            output.say(tune_report.race_table(event))
+
+    def clear(self) -> None:
+        """Take the progress line away."""
+        self._line.clear()

@@ -1,0 +1,194 @@
+"""The other settings, one at a time, everything else as chosen: cache type, threads, batch, temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from localspec.errors import LocalspecError
+from localspec.measure import figures
+from localspec.measure.figures import Ratio
+from localspec.measure.tune_cells import OFF, Cell, CellResult, Sweep, beyond_noise
+from localspec.measure.tune_runs import Runner
+from localspec.worker.protocol import Load, Ready
+
+_REPEATS = 2
+_Rates = dict[tuple[str, int], list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Values to try. Empty = leave that setting alone."""
+
+    kv: tuple[str, ...] = ()
+    threads: tuple[int, ...] = ()
+    """Only where the target is computed by the CPU."""
+    batch: tuple[int, ...] = ()
+    temperatures: tuple[float, ...] = ()
+    """Shown, never chosen: the temperature changes the text."""
+
+    @property
+    def answers(self) -> int:
+        """Answers a prompt that they take, about."""
+        return _REPEATS * (len(self.kv) + len(self.threads) + 2 * len(self.temperatures))
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    name: str
+    unit: str
+    values: tuple[Any, ...]
+    used: Any
+    change: Callable[[Load, Any], Load]
+    measure: Callable[[Load, str], _Rates]
+    note: Callable[[Any], str] = lambda value: ""
+
+
+class Sweeper:
+    """Turns one knob after the other.
+
+    Args:
+        runner: Runs answers.
+        knobs: Values.
+        found: Told each table.
+    """
+
+    def __init__(self, runner: Runner, knobs: Knobs, found: Callable[[Sweep], None]) -> None:
+        self._runner = runner
+        self._knobs = knobs
+        self._found = found
+        self._cell = Cell(OFF)
+
+    def run(self, load: Load, cell: Cell, ready: Ready | None) -> Load:
+        """Try all values.
+
+        Args:
+            load: What was chosen so far.
+            cell: Its length.
+            ready: Of any load of the target.
+
+        Returns:
+            The load with every value that is faster beyond noise.
+        """
+        self._cell = cell
+        for variable in self._variables(load, ready):
+            if len(variable.values) > 1:
+                load = self._sweep(load, variable)
+        if len(self._knobs.temperatures) > 1:
+            self._temperatures(load)
+        return load
+
+    def _variables(self, load: Load, ready: Ready | None) -> list[_Variable]:
+        knobs = self._knobs
+        threads = ready.threads if ready is not None else load.threads
+        on_cpu = ready is not None and ready.target.gpu_layers == 0
+        return [
+            _Variable(
+                name="threads",
+                unit="tok/s",
+                values=_with(threads, knobs.threads) if on_cpu else (),
+                used=threads,
+                change=lambda load, value: replace(load, threads=value),
+                measure=self._decode,
+            ),
+            _Variable(
+                name="kv",
+                unit="tok/s",
+                values=_with(load.kv_type, knobs.kv),
+                used=load.kv_type,
+                change=lambda load, value: replace(load, kv_type=value),
+                measure=self._decode,
+                note=_lossy,
+            ),
+            _Variable(
+                name="batch",
+                unit="prompt tok/s",
+                values=_with(load.n_batch, knobs.batch),
+                used=load.n_batch,
+                change=lambda load, value: replace(load, n_batch=value, n_draft=min(load.n_draft, value - 1)),
+                measure=self._prompts,
+            ),
+        ]
+
+    def _sweep(self, load: Load, variable: _Variable) -> Load:
+        """Measure each value; one that seems faster has to be so beside a fresh measurement of the old one too."""
+        base = variable.measure(load, f"{variable.name} {variable.used}")
+        rows: list[tuple[str, float, Ratio | None]] = [(str(variable.used), _mean(base), None)]
+        best, best_load, best_value = Ratio(1.0, 1.0, 1.0), load, variable.used
+        for value in variable.values:
+            if value == variable.used:
+                continue
+            changed = variable.change(load, value)
+            try:
+                rates = variable.measure(changed, f"{variable.name} {value}")
+            except LocalspecError:
+                continue  # it does not fit, or llama.cpp refuses it
+            ratio = _over(rates, base)
+            if beyond_noise(ratio) and ratio.value > best.value:
+                ratio = _over(rates, variable.measure(load, f"{variable.name} {variable.used} again"))
+                if beyond_noise(ratio) and ratio.value > best.value:
+                    best, best_load, best_value = ratio, changed, value
+            rows.append((str(value), _mean(rates), ratio))
+        note = variable.note(best_value) if best_value != variable.used else ""
+        self._found(Sweep(variable.name, variable.unit, tuple(rows), str(best_value), note))
+        return best_load
+
+    def _decode(self, load: Load, what: str) -> _Rates:
+        self._runner.load(load, what)
+        result = CellResult(self._cell)
+        self._runner.alone(result, _REPEATS, what)
+        return result.rates
+
+    def _prompts(self, load: Load, what: str) -> _Rates:
+        """The speed of reading the prompts."""
+        self._runner.load(load, what)
+        found: _Rates = {}
+        for _ in range(_REPEATS):
+            for number, prompt in enumerate(self._runner.prompts):
+                rate = self._runner.prompt_speed(prompt, what)
+                if rate is not None:
+                    found.setdefault((prompt.kind, number), []).append(rate)
+        return found
+
+    def _temperatures(self, load: Load) -> None:
+        """What the choice gains over no draft at each temperature."""
+        runner, before = self._runner, self._runner.sampling
+        rows: list[tuple[str, float, Ratio | None]] = []
+        try:
+            runner.load(load, "temperature")
+            for value in self._knobs.temperatures:
+                runner.sampling = replace(before, temperature=value)
+                off, cell = CellResult(Cell(OFF)), CellResult(self._cell)
+                cells = [] if cell.cell.off else [cell]
+                for repeat in range(_REPEATS):
+                    for number in range(len(runner.prompts)):
+                        runner.block(number, repeat, off, cells, f"temperature {value:g}")
+                rows.append((f"{value:g}", (cells or [off])[0].tok_s, cell.speedup if cells else None))
+        finally:
+            runner.sampling = before
+        self._found(
+            Sweep("temperature", "tok/s", tuple(rows), f"{before.temperature:g}", "x is over no draft.")
+        )
+
+
+def _with(used: Any, values: Sequence[Any]) -> tuple[Any, ...]:
+    """The value in use first; none when there is nothing to compare it with."""
+    return (used, *(value for value in dict.fromkeys(values) if value != used)) if values else ()
+
+
+def _mean(rates: _Rates) -> float:
+    return figures.geometric_mean(rate for values in rates.values() for rate in values) or 0.0
+
+
+def _over(rates: _Rates, base: _Rates) -> Ratio:
+    keyed = [
+        {f"{kind} {number}": values for (kind, number), values in side.items()} for side in (base, rates)
+    ]
+    return figures.unpaired(*keyed) or Ratio(1.0, None, None)
+
+
+def _lossy(value: str) -> str:
+    if value in ("f32", "f16", "bf16"):
+        return ""
+    return f"{value} changes the text a little: localspec verify --kv {value} says how much."
