@@ -34,6 +34,8 @@ _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 # 53 random bits give noise in [-3.7, 37.5]: an id further than the span below the best log probability cannot win.
 NOISE_SPAN = 41.2
 
+_GREEDY_CANDIDATES = 8  # enough for the probability and the margin of a greedy proposal
+
 _FOLD = 64  # rows that a vocabulary is folded into to find its largest entries
 
 
@@ -94,16 +96,24 @@ def largest(row: Row, k: int) -> Ids:
     columns = n // _FOLD
     if k * 4 >= columns:
         candidates = np.arange(n) if k >= n else np.argpartition(row, n - k)[n - k :]
+        values = row[candidates]
     else:
         maxima = row[: columns * _FOLD].reshape(_FOLD, columns).max(axis=0)
         chosen = np.argpartition(maxima, columns - k)[columns - k :]
-        candidates = (np.arange(_FOLD)[:, None] * columns + chosen[None, :]).ravel()
-        candidates = np.concatenate([candidates, np.arange(columns * _FOLD, n)])
+        candidates = (_starts(columns) + chosen).ravel()
+        if columns * _FOLD < n:
+            candidates = np.concatenate([candidates, np.arange(columns * _FOLD, n)])
         values = row[candidates]
-        candidates = candidates[np.argpartition(values, len(values) - k)[len(values) - k :]]
-    candidates = np.sort(candidates)
-    order = np.argsort(-row[candidates], kind="stable")
-    return candidates[order].astype(np.int64)
+        kept = np.argpartition(values, len(values) - k)[len(values) - k :]
+        candidates, values = candidates[kept], values[kept]
+    ids: Ids = candidates[np.lexsort((candidates, -values))]
+    return ids
+
+
+@lru_cache(maxsize=8)
+def _starts(columns: int) -> Ids:
+    """Where the lines of a folded row begin, shape (64, 1)."""
+    return (np.arange(_FOLD) * columns)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +178,19 @@ class Sampler:
         try:
             greedy = self.sampling.temperature <= 0
             if greedy:
-                ids = largest(row, min(max(self.sampling.top_k, 2), 40))
+                ids = largest(row, min(_GREEDY_CANDIDATES, len(row)))
                 scores = row[ids].astype(np.float64)
             else:
                 ids, scores = self._shape(row)
+            if len(ids) == 1:
+                return Choice(int(ids[0]), 1.0, float("inf"))
             weights = np.exp(scores - scores[0])
             if not greedy:
                 scores = scores + gumbel(self.sampling.seed, position, ids)
             best = int(scores.argmax())
-            margin = float("inf")
-            if len(ids) > 1:
-                others = np.delete(scores, best)
-                margin = float(scores[best] - others.max())
-            return Choice(int(ids[best]), float(weights[best] / weights.sum()), margin)
+            top = scores[best]
+            scores[best] = -np.inf
+            return Choice(int(ids[best]), float(weights[best] / weights.sum()), float(top - scores.max()))
         finally:
             _restore(row, saved)
 
