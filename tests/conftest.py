@@ -17,7 +17,7 @@ for _name in [
     name for name in os.environ if name.startswith(("HF_", "HUGGING", "LOCALSPEC_")) and "TEST" not in name
 ]:
     del os.environ[_name]
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in the engine's process
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine's process
 _HF_HOME = tempfile.mkdtemp(prefix="localspec-tests-hf-")
 os.environ["HF_HOME"] = _HF_HOME
 atexit.register(shutil.rmtree, _HF_HOME, ignore_errors=True)
