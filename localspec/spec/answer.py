@@ -65,7 +65,7 @@ class Answer:
         self.token_ids: list[int] = []
         self.reason: FinishReason | None = None
         self.drafter_follows = False  # the drafter has seen this conversation
-        self.plain_tokens = 0  # since the drafter was asked last
+        self.unwatched_s = 0.0  # decoding since the drafter that costs was asked last
 
     def run(self, cancelled: Callable[[], bool]) -> Iterator[EngineEvent]:
         """The whole answer."""
@@ -81,6 +81,8 @@ class Answer:
         except AbortedError:
             self.reason = "cancelled"
         held = self.text.flush()
+        if self.text.stopped and self.reason != "cancelled":
+            self.reason = "stop"  # it could only be seen now that nothing follows
         if held:
             yield self.report(held)
         yield Finished(
@@ -193,10 +195,10 @@ class Answer:
         """While drafting is off by price, ask the drafter now and then what it would have proposed."""
         engine = self.engine
         unseen = not outcome.proposed or bool(outcome.chances)  # the drafter that costs was not asked
-        self.plain_tokens = self.plain_tokens + outcome.accepted + 1 if unseen else 0
-        if not engine.drafts or engine.drafter is None or not engine.policy.shadow_due(self.plain_tokens):
+        self.unwatched_s = self.unwatched_s + outcome.seconds if unseen else 0.0
+        if not engine.drafts or engine.drafter is None or not engine.policy.shadow_due(self.unwatched_s):
             return
-        self.plain_tokens = 0
+        self.unwatched_s = 0.0
         began = time.perf_counter()
         try:
             labels = engine.drafter.shadow(engine.ids, self.draft_sampler)

@@ -38,14 +38,11 @@ LOSS_SHARE = 0.02
 LOSS_START = 24.0
 """Target steps that drafting may lose while it learns; spent once per stored profile."""
 _DEBT_FLOOR = -16.0
-_SHADOW_TOKENS, _SHADOW_COST = (
-    12,
-    2.0,
-)  # tokens between two shadow passes at least; draft steps that one takes
+# Target steps between two shadow passes at least; draft steps that one takes.
+_SHADOW_STEPS, _SHADOW_COST = 12.0, 2.0
 _COST_EMA, _COST_CLAMP, _COST_DRIFT = 0.1, 0.25, 0.08
-_DEAREST = (
-    1.3  # a batch of n costs at most so many times n single steps, and no less than one; the rest is noise
-)
+# A batch of n costs at most so many times n single steps, and no less than one; the rest is noise.
+_DEAREST = 1.3
 _PLAIN_EVERY = 128  # rounds after which a plain step is made, to see what one costs by now
 
 
@@ -238,8 +235,8 @@ class LengthPolicy(ABC):
     def learn(self, outcome: Outcome) -> None:  # noqa: B027  # a fixed length learns nothing
         """Take note of a round's end."""
 
-    def shadow_due(self, plain_tokens: int) -> bool:
-        """Whether the drafter should be asked about that many plainly decoded tokens now (see `shadow`)."""
+    def shadow_due(self, seconds: float) -> bool:
+        """Whether the drafter should be asked about the tokens that were decoded without it for so long."""
         return False
 
     def shadow(self, labels: Sequence[Label], seconds: float) -> None:  # noqa: B027
@@ -390,9 +387,10 @@ class PricedLength(LengthPolicy):
         if outcome.proposed:
             self._debt = max(_DEBT_FLOOR, self._debt + time - tokens)
 
-    def shadow_due(self, plain_tokens: int) -> bool:
+    def shadow_due(self, seconds: float) -> bool:
         """See `LengthPolicy.shadow_due`: so seldom that asking costs about one per cent."""
-        return plain_tokens >= max(_SHADOW_TOKENS, math.ceil(self.costs.c * _SHADOW_COST / 0.01))
+        steps = seconds / self.costs.plain_step
+        return steps >= max(_SHADOW_STEPS, self.costs.c * _SHADOW_COST / 0.01)
 
     def shadow(self, labels: Sequence[Label], seconds: float) -> None:
         """See `LengthPolicy.shadow`; the time counts as lost."""

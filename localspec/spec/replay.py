@@ -70,7 +70,7 @@ def replay(policy: LengthPolicy, trace: Sequence[Label], curve: Sequence[float],
         curve: Cost of verifying n tokens at index n, in target steps.
         c: Cost of a draft step.
     """
-    position, time, plain = 0, 0.0, 0
+    position, time, plain = 0, 0.0, 0.0
     shadowed = 0
     while position < len(trace):
         room = min(policy.longest, len(trace) - position - 1, len(curve) - 2)
@@ -103,12 +103,12 @@ def replay(policy: LengthPolicy, trace: Sequence[Label], curve: Sequence[float],
         )
         time += spent
         position += accepted + 1
-        plain = 0 if proposed else plain + 1
+        plain = 0.0 if proposed else plain + spent
         if policy.shadow_due(plain):
             first = max(shadowed, position - 16)
             policy.shadow(trace[first:position], 2 * c)
             time += 2 * c
-            shadowed, plain = position, 0
+            shadowed, plain = position, 0.0
     return Result(position, time)
 
 
