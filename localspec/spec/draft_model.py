@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from localspec.llama.context import Context
-from localspec.spec.drafter import Draft, Drafter, GoOn, always, common_prefix
+from localspec.spec.drafter import Draft, Drafter, GoOn, always, common_prefix, draft_by_steps, label_rows
 from localspec.spec.length import Label
-from localspec.spec.sampling import Sampler
+from localspec.spec.sampling import Row, Sampler
 
 
 class ModelDrafter(Drafter):
@@ -61,31 +61,21 @@ class ModelDrafter(Drafter):
         pending = list(ids[len(self._cached) :])
         self._evaluate(pending, lambda: False)
         self._known = len(self._cached)
-        history = list(ids) if sampler.penalises else []  # nobody else looks at it
-        tokens: list[int] = []
-        probabilities: list[float] = []
-        margins: list[float] = []
+
+        def step(token: int) -> None:
+            context.decode([token], "last")
+            if not context.has_state:
+                self._cached.append(token)
+
         if context.has_state and k > 1:
             context.fork()
         try:
-            while True:
-                row = context.logits()[-1][: self._n_vocab]
-                choice = sampler.propose(row, len(ids) + len(tokens), history)
-                tokens.append(choice.token)
-                probabilities.append(choice.probability)
-                margins.append(choice.margin)
-                if len(tokens) == k or not go_on(choice.probability, choice.margin):
-                    break
-                history.append(choice.token)
-                context.decode([choice.token], "last")
-                if not context.has_state:
-                    self._cached.append(choice.token)
+            return draft_by_steps(ids, k, sampler, go_on, row=self._row, step=step)
         finally:
             if context.has_state:
                 context.join()
                 if context.length != len(self._cached):  # a failure emptied it
                     self.clear()
-        return Draft(tuple(tokens), tuple(probabilities), tuple(margins))
 
     def shadow(self, ids: Sequence[int], sampler: Sampler) -> list[Label]:
         """See `Drafter.shadow`: one batch of the last tokens, with logits at every row."""
@@ -104,14 +94,8 @@ class ModelDrafter(Drafter):
         context.decode(batch, "all")
         self._cached.extend(batch)
         self._known = len(self._cached)
-        labels = []
-        for offset, row in enumerate(context.logits()):
-            position = start + offset + 1
-            choice = sampler.propose(
-                row[: self._n_vocab], position, ids[:position] if sampler.penalises else ()
-            )
-            labels.append(Label(choice.probability, choice.margin, choice.token == ids[position]))
-        return labels
+        rows = (row[: self._n_vocab] for row in context.logits())
+        return label_rows(rows, start, ids, sampler)
 
     def accept(self, ids: Sequence[int]) -> None:
         """See `Drafter.accept`."""
@@ -123,6 +107,10 @@ class ModelDrafter(Drafter):
         self._cached.clear()
         self._known = 0
         self._full = False
+
+    def _row(self) -> Row:
+        row: Row = self._context.logits()[-1][: self._n_vocab]
+        return row
 
     def _follow(self, ids: Sequence[int]) -> None:
         """Cut the cache to what it has in common with `ids`, less the last one, whose logits are needed again."""

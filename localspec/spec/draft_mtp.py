@@ -11,7 +11,7 @@ import numpy.typing as npt
 from localspec.errors import DecodeError, UsageError
 from localspec.llama.context import Outputs
 from localspec.llama.mtp import NextTokenBlock
-from localspec.spec.drafter import Draft, Drafter, GoOn, always, common_prefix
+from localspec.spec.drafter import Draft, Drafter, GoOn, always, common_prefix, draft_by_steps, label_rows
 from localspec.spec.length import Label
 from localspec.spec.sampling import Sampler
 
@@ -86,24 +86,17 @@ class MtpDrafter(Drafter):
         self._rewind(len(ids) - 1)
         self._feed(ids, len(ids))
         self._seen[len(ids) - 1 :] = ids[-1:]
-        history = list(ids) if sampler.penalises else []  # nobody else looks at it
-        tokens: list[int] = []
-        probabilities: list[float] = []
-        margins: list[float] = []
         try:
-            while True:
-                row = block.logits()[-1][: self._n_vocab]
-                choice = sampler.propose(row, len(ids) + len(tokens), history)
-                tokens.append(choice.token)
-                probabilities.append(choice.probability)
-                margins.append(choice.margin)
-                if len(tokens) == k or not go_on(choice.probability, choice.margin):
-                    break
-                history.append(choice.token)
-                block.decode([choice.token], block.hidden(), "last")
+            return draft_by_steps(
+                ids,
+                k,
+                sampler,
+                go_on,
+                row=lambda: block.logits()[-1][: self._n_vocab],
+                step=lambda token: block.decode([token], block.hidden(), "last"),
+            )
         finally:
             block.truncate(self._fed)
-        return Draft(tuple(tokens), tuple(probabilities), tuple(margins))
 
     def shadow(self, ids: Sequence[int], sampler: Sampler) -> list[Label]:
         """See `Drafter.shadow`: the pairs that were not fed yet, with logits at every row."""
@@ -117,13 +110,8 @@ class MtpDrafter(Drafter):
         if start == last:
             return []
         self._feed(ids, last, every_row=True)
-        labels = []
-        for position, row in enumerate(self._block.logits(), start + 1):
-            choice = sampler.propose(
-                row[: self._n_vocab], position, ids[:position] if sampler.penalises else ()
-            )
-            labels.append(Label(choice.probability, choice.margin, choice.token == ids[position]))
-        return labels
+        rows = (row[: self._n_vocab] for row in self._block.logits())
+        return label_rows(rows, start, ids, sampler)
 
     def clear(self) -> None:
         """See `Drafter.clear`. From here on it follows a conversation whose beginning it sees."""

@@ -7,7 +7,7 @@ wider contract below, which lets a drafter keep its own cache in step with the a
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from localspec.llama.backend import LlamaDraftModel
 from localspec.spec.events import Sampling
 from localspec.spec.length import Label, LengthPolicy
-from localspec.spec.sampling import Sampler
+from localspec.spec.sampling import Choice, Row, Sampler
 
 GoOn = Callable[[float | None, float | None], bool]
 
@@ -123,6 +123,58 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
         draft = self.draft(ids, self.n_draft_alone, _GREEDY)
         self.accept(ids)
         return np.asarray(draft.tokens, dtype=np.intc)
+
+
+def draft_by_steps(
+    ids: Sequence[int],
+    k: int,
+    sampler: Sampler,
+    go_on: GoOn,
+    *,
+    row: Callable[[], Row],
+    step: Callable[[int], None],
+) -> Draft:
+    """Draft token by token.
+
+    Args:
+        ids: The conversation so far, evaluated.
+        k: The most tokens to draft, at least 1.
+        sampler: Chooses them.
+        go_on: Asked after each.
+        row: Logits behind what was evaluated last, shape (n_vocab,).
+        step: Evaluates a token. The last drafted one is not evaluated.
+    """
+    seen = sampler.sampling.penalty_last_n
+    history = list(ids[-seen:] if seen > 0 else ids) if sampler.penalises else []  # nobody else looks at it
+    choices: list[Choice] = []
+    while True:
+        choice = sampler.propose(row(), len(ids) + len(choices), history)
+        choices.append(choice)
+        if len(choices) == k or not go_on(choice.probability, choice.margin):
+            break
+        history.append(choice.token)
+        step(choice.token)
+    return Draft(
+        tuple(choice.token for choice in choices),
+        tuple(choice.probability for choice in choices),
+        tuple(choice.margin for choice in choices),
+    )
+
+
+def label_rows(rows: Iterable[Row], start: int, ids: Sequence[int], sampler: Sampler) -> list[Label]:
+    """What would have been proposed where the conversation is known.
+
+    Args:
+        rows: Logits behind the ids at `start`, `start` + 1, ...
+        start: Index of the first one's id.
+        ids: The conversation so far.
+        sampler: As for `Drafter.draft`.
+    """
+    labels = []
+    for position, row in enumerate(rows, start + 1):
+        choice = sampler.propose(row, position, ids[:position] if sampler.penalises else ())
+        labels.append(Label(choice.probability, choice.margin, choice.token == ids[position]))
+    return labels
 
 
 _GREEDY = Sampler(Sampling(temperature=0.0))
