@@ -161,6 +161,8 @@ def _assemble(
         n_batch=settings.batch,
         gpu_layers=settings.gpu_layers,
         kv_type=settings.kv,
+        flash_attn=settings.flash_attn,
+        split_mode=settings.split_mode,
         threads=settings.threads,
         template_file=str(Path(template_file).absolute()) if template_file else "",
     )

@@ -116,6 +116,18 @@ OPTIONS: dict[str, Option] = {
         "-1",
     ),
     "kv": Option("--kv", "Type of both caches; q8_0 halves their memory.", ", ".join(KV_TYPES), "f16"),
+    "flash_attn": Option(
+        "--flash-attn",
+        "Flash attention: auto uses it where the device can; a quantised cache needs it.",
+        "auto, on or off",
+        "auto",
+    ),
+    "split_mode": Option(
+        "--split-mode",
+        "How several GPUs share a model: whole layers, rows of each matrix, or none (one GPU takes it all).",
+        "layer, row or none",
+        "layer",
+    ),
     "threads": Option(
         "--threads", "CPU threads; 0 = chosen by the number of cores.", "a whole number from 0 to 512", "0"
     ),

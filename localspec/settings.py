@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -52,6 +52,8 @@ class Settings(BaseModel):
     gpu_layers: Layers = -1
     draft_gpu_layers: Layers = -1
     kv: str = "f16"
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    split_mode: Literal["layer", "row", "none"] = "layer"
     threads: int = Field(0, ge=0, le=512, strict=True)
     system: str = ""
     max_tokens: Count = 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import select
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec.cli import output
+from localspec.cli import output, shared
 from localspec.errors import UsageError
 from localspec.options import OPTIONS
 
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from localspec.settings import Settings
 
 _QUIET_S = 1.0
-
-
-def _option(name: str, *more: str, **extra: Any) -> Any:
-    """A flag with the words of `localspec.options`."""
-    option = OPTIONS[name]
-    return typer.Option(option.flag, *more, help=option.sentence, show_default=False, **extra)
 
 
 def command(  # Typer's way to name flags
@@ -35,8 +29,8 @@ def command(  # Typer's way to name flags
             show_default=False,
         ),
     ] = None,
-    draft: Annotated[str | None, _option("draft", metavar="DRAFT")] = None,
-    n_draft: Annotated[str | None, _option("n_draft", metavar="N")] = None,
+    draft: shared.Draft = None,
+    n_draft: shared.NDraft = None,
     prompt: Annotated[
         str | None,
         typer.Option(
@@ -47,22 +41,24 @@ def command(  # Typer's way to name flags
             show_default=False,
         ),
     ] = None,
-    system: Annotated[str | None, _option("system", metavar="TEXT")] = None,
-    temperature: Annotated[float | None, _option("temperature", metavar="T")] = None,
-    top_p: Annotated[float | None, _option("top_p", metavar="P")] = None,
-    top_k: Annotated[int | None, _option("top_k", metavar="K")] = None,
-    min_p: Annotated[float | None, _option("min_p", metavar="P")] = None,
-    repeat_penalty: Annotated[float | None, _option("repeat_penalty", metavar="X")] = None,
-    presence_penalty: Annotated[float | None, _option("presence_penalty", metavar="X")] = None,
-    frequency_penalty: Annotated[float | None, _option("frequency_penalty", metavar="X")] = None,
-    seed: Annotated[int | None, _option("seed", metavar="N")] = None,
-    max_tokens: Annotated[int | None, _option("max_tokens", metavar="N")] = None,
-    think: Annotated[bool | None, _option("think")] = None,
-    ctx: Annotated[int | None, _option("ctx", metavar="N")] = None,
-    gpu_layers: Annotated[int | None, _option("gpu_layers", metavar="N")] = None,
-    draft_gpu_layers: Annotated[int | None, _option("draft_gpu_layers", metavar="N")] = None,
-    kv: Annotated[str | None, _option("kv", metavar="TYPE")] = None,
-    threads: Annotated[int | None, _option("threads", metavar="N")] = None,
+    system: Annotated[str | None, shared.option("system", metavar="TEXT")] = None,
+    temperature: shared.Temperature = None,
+    top_p: shared.TopP = None,
+    top_k: shared.TopK = None,
+    min_p: shared.MinP = None,
+    repeat_penalty: shared.RepeatPenalty = None,
+    presence_penalty: Annotated[float | None, shared.option("presence_penalty", metavar="X")] = None,
+    frequency_penalty: Annotated[float | None, shared.option("frequency_penalty", metavar="X")] = None,
+    seed: shared.Seed = None,
+    max_tokens: Annotated[int | None, shared.option("max_tokens", metavar="N")] = None,
+    think: shared.Think = None,
+    ctx: shared.Ctx = None,
+    gpu_layers: shared.GpuLayers = None,
+    draft_gpu_layers: shared.DraftGpuLayers = None,
+    kv: shared.Kv = None,
+    flash_attn: Annotated[str | None, shared.option("flash_attn", metavar="WHEN")] = None,
+    split_mode: Annotated[str | None, shared.option("split_mode", metavar="MODE")] = None,
+    threads: shared.Threads = None,
     template: Annotated[
         Path | None,
         typer.Option(
@@ -83,9 +79,7 @@ def command(  # Typer's way to name flags
             "--force-draft", help="Take the draft although its vocabulary differs; the text stays exact."
         ),
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Download what is missing without asking.")
-    ] = False,
+    yes: shared.Yes = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print the answer and its figures as one JSON object.")
     ] = False,
@@ -95,9 +89,7 @@ def command(  # Typer's way to name flags
     On a terminal this opens the chat. With -p, with a prompt on stdin or with --json it writes the answer to
     stdout and the figures to stderr.
     """
-    flags = {
-        name: value for name, value in locals().items() if name in OPTIONS and name not in ("target", "draft")
-    }
+    flags = shared.settings_typed(locals())
     if system is not None:
         flags["system"] = _as_typed(system)
     from localspec.settings import load_settings
@@ -161,19 +153,14 @@ def _as_typed(text: str) -> str:
 
 
 def _chat(launch: Launch, settings: Settings) -> int:
-    from localspec.chat.session import Session
     from localspec.chat.store import ConversationStore
     from localspec.tui.app import run_app
     from localspec.worker.process import Worker
 
     with Worker() as worker:
-        session = Session(
+        session = shared.new_session(
             worker,
-            system=settings.system,
-            sampling=settings.sampling(),
-            seed=settings.seed,
-            max_tokens=settings.max_tokens,
-            think=settings.think,
+            settings,
             store=ConversationStore(),
             about={"target": launch.target.id, "draft": launch.draft_name},
         )

@@ -17,8 +17,9 @@ from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
 
 Outputs = Literal["none", "last", "all"]
+FlashAttention = Literal["auto", "on", "off"]
 
-_FLASH_AUTO, _FLASH_ON = -1, 1
+_FLASH = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 _ABORTED = 2
 _CHUNK_SECONDS = 0.12  # a stop is looked at between chunks of a prompt
 _FIRST_CHUNK = 32
@@ -38,13 +39,14 @@ class Context:
         snapshots: States that a recurrent or hybrid model keeps for taking tokens back (`n_rs_seq`).
         branches: Room for a second line of tokens (see `fork`).
         kv_type: A key of `KV_TYPES`.
+        flash_attn: A quantised cache needs it, so it is on there unless it is forbidden.
         threads: For single tokens and small batches, and for prompts.
         block_of: The target's context, when this one is to run the next-token blocks of `model` instead of its trunk
             (see `localspec.llama.mtp`). Its batches carry a hidden state beside each token.
         log: Where the reason of a failure is found.
 
     Raises:
-        UsageError: Unknown `kv_type`.
+        UsageError: Unknown `kv_type`, or a quantised one without flash attention.
         LoadError: llama.cpp could not make the context.
     """
 
@@ -58,6 +60,7 @@ class Context:
         snapshots: int = 0,
         branches: bool = False,
         kv_type: str = "f16",
+        flash_attn: FlashAttention = "auto",
         threads: int = 1,
         block_of: Context | None = None,
         log: NativeLog | None = None,
@@ -79,7 +82,13 @@ class Context:
         params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = KV_TYPES[kv_type]
         quantised = kv_type not in ("f32", "f16", "bf16")
-        params.flash_attn_type = _FLASH_ON if quantised else _FLASH_AUTO  # a quantised V cache needs it
+        if quantised and flash_attn == "off":
+            raise UsageError(
+                f"A {kv_type} cache needs flash attention, and it is switched off.",
+                why="llama.cpp computes with a quantised V cache in flash attention only.",
+                hint="localspec run --kv f16",
+            )
+        params.flash_attn_type = _FLASH["on" if quantised else flash_attn]
         params.swa_full = True  # a small window cache cannot take rejected tokens back
         params.no_perf = True
         if log is not None:

@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import llama_cpp
 
@@ -14,6 +14,13 @@ from localspec.errors import LoadError
 from localspec.llama import backend
 from localspec.llama.log import NativeLog
 from localspec.llama.tokens import Vocab
+
+SplitMode = Literal["layer", "row", "none"]
+_SPLIT_MODES = {
+    "none": llama_cpp.LLAMA_SPLIT_MODE_NONE,
+    "layer": llama_cpp.LLAMA_SPLIT_MODE_LAYER,
+    "row": llama_cpp.LLAMA_SPLIT_MODE_ROW,
+}
 
 
 class Model:
@@ -23,6 +30,7 @@ class Model:
         path: The GGUF file (its first part, when it is split).
         gpu_layers: Layers to put on the GPU; -1 = all.
         next_token_blocks: Load the file's next-token-prediction blocks too (see `localspec.llama.mtp`).
+        split_mode: How several GPUs share the weights.
         log: Where the reason of a failure is found.
         progress: Called with 0..1 while loading; returning False stops.
 
@@ -36,6 +44,7 @@ class Model:
         *,
         gpu_layers: int = -1,
         next_token_blocks: bool = False,
+        split_mode: SplitMode = "layer",
         log: NativeLog | None = None,
         progress: Callable[[float], bool] | None = None,
     ) -> None:
@@ -53,6 +62,7 @@ class Model:
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 1_000_000
         params.load_mtp = next_token_blocks
+        params.split_mode = _SPLIT_MODES[split_mode]
         callback = llama_cpp.llama_progress_callback(on_progress)
         params.progress_callback = callback
         if log is not None:

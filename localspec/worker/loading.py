@@ -214,6 +214,7 @@ class Loader:
             header.path,
             gpu_layers=gpu_layers,
             next_token_blocks=next_token_blocks,
+            split_mode=self._command.split_mode,
             log=self._log,
             progress=progress,
         )
@@ -233,6 +234,7 @@ class Loader:
             snapshots=snapshots,
             branches=branches,
             kv_type=self._command.kv_type,
+            flash_attn=self._command.flash_attn,
             threads=self._threads,
             log=self._log,
         )
@@ -276,13 +278,13 @@ class Loader:
 
     def _price_key(self, target: Header, draft: Header | None, memory_plan: Plan) -> tuple[object, ...]:
         """What the times of a round depend on."""
-        files = [
-            (str(h.path), h.size_bytes, h.path.stat().st_mtime_ns) for h in (target, draft) if h is not None
-        ]
+        command = self._command
+        models = [header for header in (target, draft) if header is not None]
+        files = [(str(h.path), h.size_bytes, h.path.stat().st_mtime_ns) for h in models]
         devices_used = [device.name for device in memory_plan.devices]
         layers = (memory_plan.gpu_layers, memory_plan.draft_gpu_layers)
-        return (backend.versions(), files, self._command.draft.kind, devices_used, layers, self._command.kv_type,
-                self._threads)  # fmt: skip
+        how = (command.draft.kind, command.kv_type, command.flash_attn, command.split_mode, self._threads)
+        return (backend.versions(), files, devices_used, layers, how)
 
     def _template(self, target: Model, header: Header) -> ChatTemplate:
         vocab = target.vocab

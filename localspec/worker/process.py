@@ -105,6 +105,11 @@ class Worker:
         return self._load_command
 
     @property
+    def draft_on(self) -> bool:
+        """Whether drafting is wanted: not switched off since the load."""
+        return self._draft_on is not False
+
+    @property
     def log_file(self) -> Path:
         """Where the child's output goes. The file exists once a child was started."""
         with self._lock:

@@ -46,6 +46,8 @@ class Load:
     gpu_layers: int = -1
     """-1 = all that fit."""
     kv_type: str = "f16"
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    split_mode: Literal["layer", "row", "none"] = "layer"
     threads: int = 0
     """0 = chosen by the number of cores."""
     template_file: str = ""

@@ -92,6 +92,12 @@ def test_cache_types(tiny: Path, log: NativeLog) -> None:
         context.close()
     with pytest.raises(UsageError, match="q9_9"):
         Context(model, n_ctx=64, kv_type="q9_9")
+    for flash_attn in ("on", "off", "auto"):
+        context = Context(model, n_ctx=64, flash_attn=flash_attn, log=log)  # type: ignore[arg-type]
+        context.decode([1, 5, 6], "last")
+        context.close()
+    with pytest.raises(UsageError, match="needs flash attention, and it is switched off"):
+        Context(model, n_ctx=64, kv_type="q8_0", flash_attn="off")
     model.close()
     narrow = Model(gguf_files.random_llama(tiny.with_name("narrow.gguf"), n_embd=64), log=log)
     with pytest.raises(LoadError, match="cannot have a q8_0 cache") as caught:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.errors import LoadError, ModelFileError, OutOfMemoryError
+from localspec.errors import LoadError, ModelFileError, OutOfMemoryError, UsageError
 from localspec.llama import backend
 from localspec.llama.log import NativeLog
 from localspec.memory import devices, hardware
@@ -222,6 +222,12 @@ def test_a_template_from_a_file(load: Opener, tiny: Path, tmp_path: Path) -> Non
     assert loaded.template.render([{"role": "user", "content": "hi"}]).text == "[user]hi"
     with pytest.raises(LoadError, match="could not be read"):
         load(tiny, template_file=str(tmp_path / "none.jinja"))
+
+
+def test_flash_attention_and_the_split_reach_the_engine(load: Opener, tiny: Path) -> None:
+    assert load(tiny, flash_attn="off", split_mode="none").ready.target.path == str(tiny)
+    with pytest.raises(UsageError, match="needs flash attention"):
+        load(tiny, flash_attn="off", kv_type="q8_0")
 
 
 def test_threads_and_memory_of_this_machine() -> None:
