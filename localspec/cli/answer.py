@@ -9,19 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from localspec.chat.session import Session
 from localspec.chat.thinking import note, segments
 from localspec.cli import output
+from localspec.cli.shared import INTERRUPTED, new_session
 from localspec.errors import LocalspecError
 from localspec.spec.events import Finished, PromptProgress, Round
 from localspec.worker.process import Worker
 from localspec.worker.protocol import LoadProgress, Notice, Ready
 
 if TYPE_CHECKING:
+    from localspec.chat.session import Session
     from localspec.launch import Launch
     from localspec.settings import Settings
-
-INTERRUPTED = 130
 
 
 def answer(text: str, launch: Launch, settings: Settings, *, as_json: bool) -> int:
@@ -47,14 +46,7 @@ def answer(text: str, launch: Launch, settings: Settings, *, as_json: bool) -> i
                 output.say(
                     "The chat template of this model has no switch for thinking; the flag changes nothing."
                 )
-            session = Session(
-                worker,
-                system=settings.system,
-                sampling=settings.sampling(),
-                seed=settings.seed,
-                max_tokens=settings.max_tokens,
-                think=settings.think,
-            )
+            session = new_session(worker, settings)
             finished = _stream(session, text, show=not as_json)
         except LocalspecError:
             if interrupted:

@@ -13,12 +13,12 @@ import typer
 
 from localspec import __version__
 from localspec.cli import output
+from localspec.cli.shared import INTERRUPTED
 from localspec.errors import LocalspecError, UsageError
 
 COMMANDS = ("run", "bench", "tune", "verify", "pull", "models", "check", "doctor")
 """Modules of `localspec.cli` in the order of the help; each has one function `command`."""
 
-INTERRUPTED = 130
 _SUMMARY = "Run big local GGUF models at reading speed: speculative decoding, exact and measured."
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from localspec.cli import output
+from localspec.cli import output, shared
 from localspec.errors import UsageError
 from localspec.options import OPTIONS
 
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from localspec.measure.surroundings import Surroundings
     from localspec.settings import Settings
 
-SEED = 1234
-"""The same text in every bench, unless `--seed` says otherwise."""
-
-
-def option(name: str, **extra: Any) -> Any:
-    """A flag with the words of `localspec.options`."""
-    found = OPTIONS[name]
-    return typer.Option(found.flag, help=found.sentence, show_default=False, **extra)
-
 
 def command(
     target: Annotated[
@@ -35,8 +26,8 @@ def command(
             metavar="TARGET", help=f"{OPTIONS['target'].help} Without one: the last pair.", show_default=False
         ),
     ] = None,
-    draft: Annotated[str | None, option("draft", metavar="DRAFT")] = None,
-    n_draft: Annotated[str | None, option("n_draft", metavar="N")] = None,
+    draft: shared.Draft = None,
+    n_draft: shared.NDraft = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A first impression: shorter answers, two repeats.")
     ] = False,
@@ -86,34 +77,22 @@ def command(
             show_default=False,
         ),
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            "--report",
-            metavar="DIR",
-            help="Also write a page with pictures there: report.html, and each picture as SVG and PNG.",
-            show_default=False,
-        ),
-    ] = None,
-    temperature: Annotated[float | None, option("temperature", metavar="T")] = None,
-    top_p: Annotated[float | None, option("top_p", metavar="P")] = None,
-    top_k: Annotated[int | None, option("top_k", metavar="K")] = None,
-    min_p: Annotated[float | None, option("min_p", metavar="P")] = None,
-    repeat_penalty: Annotated[float | None, option("repeat_penalty", metavar="X")] = None,
-    seed: Annotated[int | None, option("seed", metavar="N")] = None,
-    think: Annotated[bool | None, option("think")] = None,
-    ctx: Annotated[int | None, option("ctx", metavar="N")] = None,
-    gpu_layers: Annotated[int | None, option("gpu_layers", metavar="N")] = None,
-    draft_gpu_layers: Annotated[int | None, option("draft_gpu_layers", metavar="N")] = None,
-    kv: Annotated[str | None, option("kv", metavar="TYPE")] = None,
-    threads: Annotated[int | None, option("threads", metavar="N")] = None,
-    force_draft: Annotated[
-        bool, typer.Option("--force-draft", help="Take the draft although its vocabulary differs.")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Download what is missing without asking.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    report: shared.Report = None,
+    temperature: shared.Temperature = None,
+    top_p: shared.TopP = None,
+    top_k: shared.TopK = None,
+    min_p: shared.MinP = None,
+    repeat_penalty: shared.RepeatPenalty = None,
+    seed: shared.Seed = None,
+    think: shared.Think = None,
+    ctx: shared.Ctx = None,
+    gpu_layers: shared.GpuLayers = None,
+    draft_gpu_layers: shared.DraftGpuLayers = None,
+    kv: shared.Kv = None,
+    threads: shared.Threads = None,
+    force_draft: shared.ForceDraft = False,
+    yes: shared.Yes = False,
+    json: shared.Json = False,
 ) -> int:
     """Measure a target with and without its draft, in pairs.
 
@@ -122,12 +101,10 @@ def command(
     """
     if compare is not None:
         return _compare(compare, as_json=json)
-    flags = {
-        key: value for key, value in locals().items() if key in OPTIONS and key not in ("target", "draft")
-    }
+    typed = shared.settings_typed(locals())
     from localspec.settings import load_settings
 
-    settings = load_settings(flags)
+    settings = load_settings(typed)
     protocol = _protocol(quick, {"tokens": tokens, "skip": skip, "repeats": repeats}, lengths)
     protocol.check()
     from localspec.measure.prompts import BUILT_IN, read_prompt_files
@@ -137,23 +114,8 @@ def command(
         from localspec.cli.pictures import make_folder
 
         make_folder(report)
-    launch = prepared(target, draft, settings, force_draft=force_draft, yes=yes)
+    launch = shared.prepared(target, draft, settings, force_draft=force_draft, yes=yes)
     return _bench(launch, settings, protocol, prompts, as_json=json, folder=report)
-
-
-def prepared(
-    target: str | None, draft: str | None, settings: Settings, *, force_draft: bool, yes: bool
-) -> Launch:
-    """What to load, with everything on this disk."""
-    from localspec.cli.fetching import ready_to_launch
-    from localspec.launch import prepare
-
-    return ready_to_launch(lambda: prepare(target, draft, settings, force_draft=force_draft), yes=yes)
-
-
-def typed_draft(launch: Launch) -> str:
-    """The draft as it is typed after `--draft`."""
-    return launch.draft.id if launch.draft is not None else launch.load.draft.kind if launch.load else "none"
 
 
 def _protocol(quick: bool, given: dict[str, int | None], lengths: str) -> Protocol:
@@ -195,18 +157,13 @@ def _bench(
     as_json: bool,
     folder: Path | None,
 ) -> int:
-    from localspec.cli.answer import INTERRUPTED, ctrl_c_stops
+    from localspec.cli.answer import ctrl_c_stops
     from localspec.errors import LocalspecError
     from localspec.measure.bench import measure
-    from localspec.measure.surroundings import look
     from localspec.worker.process import Worker
 
     assert launch.load is not None
-    when = _now()
-    surroundings = look()
-    if surroundings.busy:
-        output.say(f"Note: {surroundings.sentence}; figures will be low and vary.")
-    sampling = replace(settings.sampling(), seed=SEED if settings.seed is None else settings.seed)
+    when, surroundings = shared.begin()
     with Worker() as worker, ctrl_c_stops(worker) as interrupted:
         shown = ProgressLine()
         try:
@@ -215,27 +172,23 @@ def _bench(
                 launch.load,
                 prompts,
                 protocol,
-                sampling,
+                shared.fixed_sampling(settings),
                 think=settings.think,
                 progress=shown,
                 cancelled=lambda: bool(interrupted),
             )
         except LocalspecError:
             if interrupted:
-                return INTERRUPTED
+                return shared.INTERRUPTED
             raise
         finally:
             shown.clear()
     if not measured.runs:
-        output.say("Stopped before anything was measured.")
-        return INTERRUPTED
+        return shared.nothing_measured()
     for sentence in (*launch.notes, *measured.ready.notes):
         output.say(sentence)
     _show(measured, launch, surroundings, when, as_json=as_json, folder=folder)
-    if measured.error is not None:
-        output.show_error(measured.error, as_json=False)
-        return measured.error.exit_code
-    return INTERRUPTED if measured.partial else 0
+    return shared.end(measured.error, partial=measured.partial)
 
 
 def _show(
@@ -255,7 +208,7 @@ def _show(
     from localspec.memory.hardware import seen_gpus
 
     result = summarise(measured)
-    names = {"target": launch.target.id, "draft": typed_draft(launch)}
+    names = {"target": launch.target.id, "draft": shared.typed_draft(launch)}
     advice = advise(from_result(result, **names, surroundings=surroundings, gpus=seen_gpus()))
     if not as_json:
         output.write(report(result, advice, surroundings.sentence))
@@ -297,12 +250,6 @@ def _files(measured: Measured) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _now() -> str:
-    from datetime import datetime, timezone
-
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
 class ProgressLine:
     """Where the measurement is, on stderr: a line that is written over, and one line for each complete answer."""
 
@@ -315,20 +262,17 @@ class ProgressLine:
         """Show one event."""
         if event.run is not None:
             self._line.clear()
-            output.say(f"{_where(event):<36} {event.run.tok_s:8.2f} tok/s{self._left(event)}")
+            output.say(f"{_where(event):<36} {event.run.tok_s:8.2f} tok/s{shared.time_left(event.eta_s)}")
         elif event.stage == "load":
             self._line.show(f"Loading the {event.kind}: {event.fraction:.0%}")
         else:
             words = {"warm-up": "Warming up", "costs": "Timing the parts of a round"}
             what = words.get(event.stage) or _where(event)
-            self._line.show(f"{event.fraction:4.0%}  {what}{self._left(event)}")
+            self._line.show(f"{event.fraction:4.0%}  {what}{shared.time_left(event.eta_s)}")
 
     def clear(self) -> None:
         """Take the line away."""
         self._line.clear()
-
-    def _left(self, event: Progress) -> str:
-        return f"   {clock(event.eta_s)} left" if event.eta_s is not None else ""
 
 
 def _where(event: Progress) -> str:
@@ -336,9 +280,3 @@ def _where(event: Progress) -> str:
     if event.stage == "lengths":
         return f"speed over depth, {side}"
     return f"{event.kind[:16]}, {event.repeat}, {side}"
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds."""
-    minutes, rest = divmod(round(min(seconds, 359_999)), 60)
-    return f"{minutes}:{rest:02d}"

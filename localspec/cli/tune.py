@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from localspec.cli import output
-from localspec.cli.bench import SEED, clock, option, prepared
+from localspec.cli import output, shared
 from localspec.errors import UsageError
 from localspec.options import AUTO_N_DRAFT, KV_TYPES, OPTIONS
 
@@ -92,15 +91,7 @@ def command(  # Typer's way to name flags
             show_default=False,
         ),
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            "--report",
-            metavar="DIR",
-            help="Also write a page with pictures there: report.html, and each picture as SVG and PNG.",
-            show_default=False,
-        ),
-    ] = None,
+    report: shared.Report = None,
     name: Annotated[
         str,
         typer.Option(
@@ -110,17 +101,17 @@ def command(  # Typer's way to name flags
             show_default=False,
         ),
     ] = "",
-    top_p: Annotated[float | None, option("top_p", metavar="P")] = None,
-    top_k: Annotated[int | None, option("top_k", metavar="K")] = None,
-    seed: Annotated[int | None, option("seed", metavar="N")] = None,
-    think: Annotated[bool | None, option("think")] = None,
-    ctx: Annotated[int | None, option("ctx", metavar="N")] = None,
-    gpu_layers: Annotated[int | None, option("gpu_layers", metavar="N")] = None,
-    draft_gpu_layers: Annotated[int | None, option("draft_gpu_layers", metavar="N")] = None,
+    top_p: shared.TopP = None,
+    top_k: shared.TopK = None,
+    seed: shared.Seed = None,
+    think: shared.Think = None,
+    ctx: shared.Ctx = None,
+    gpu_layers: shared.GpuLayers = None,
+    draft_gpu_layers: shared.DraftGpuLayers = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Download a missing target without asking.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    json: shared.Json = False,
 ) -> int:
     """Find the fastest settings for this machine, and keep them.
 
@@ -143,19 +134,15 @@ def command(  # Typer's way to name flags
     counts = _numbers("--threads", threads, int)
     batches = _numbers("--batch", batch, int)
     types = [word.strip().lower() for word in kv.split(",") if word.strip()]
-    flags: dict[str, Any] = {
-        key: value
-        for key, value in locals().items()
-        if key in ("top_p", "top_k", "seed", "think", "ctx", "gpu_layers", "draft_gpu_layers")
-    }
     firsts = {"temperature": temperatures, "kv": types, "threads": counts, "batch": batches}
+    flags = shared.settings_typed(locals(), *firsts)
     flags |= {key: values[0] for key, values in firsts.items() if values}
     settings = load_settings(flags)
     for key, values in firsts.items():
         for value in values[1:]:
             load_settings(flags | {key: value})  # refuses what cannot be, in the same words
     prompts = read_prompt_files(prompt_file) if prompt_file else BUILT_IN
-    launch = prepared(target or _last_target(settings), "none", settings, force_draft=False, yes=yes)
+    launch = shared.prepared(target or _last_target(settings), "none", settings, force_draft=False, yes=yes)
     candidates = _candidates(launch, drafts, settings)
     knobs = _knobs(types or [settings.kv, "f16", "q8_0"], counts, batches, temperatures)
     effort = QUICK if quick else Effort()
@@ -241,20 +228,15 @@ def _tune(
     folder: Path | None,
     as_json: bool,
 ) -> int:
-    from localspec.cli.answer import INTERRUPTED, ctrl_c_stops
+    from localspec.cli.answer import ctrl_c_stops
     from localspec.errors import LocalspecError
-    from localspec.measure.surroundings import look
     from localspec.measure.tune import tune
     from localspec.worker.process import Worker
 
     assert launch.load is not None
-    when = _now()
-    surroundings = look()
-    if surroundings.busy:
-        output.say(f"Note: {surroundings.sentence}; figures will be low and vary.")
+    when, _ = shared.begin()
     output.say(f"Drafters to try: {', '.join(['no draft', *(one.label for one in candidates)])}.")
     base = replace(launch.load, n_draft=min(AUTO_N_DRAFT, settings.batch - 1), auto=False)
-    sampling = replace(settings.sampling(), seed=SEED if settings.seed is None else settings.seed)
     with Worker() as worker, ctrl_c_stops(worker) as interrupted:
         shown = Shown()
         try:
@@ -264,7 +246,7 @@ def _tune(
                 candidates,
                 prompts,
                 effort,
-                sampling,
+                shared.fixed_sampling(settings),
                 knobs=knobs,
                 exhaustive=exhaustive,
                 think=settings.think,
@@ -273,18 +255,14 @@ def _tune(
             )
         except LocalspecError:
             if interrupted:
-                return INTERRUPTED
+                return shared.INTERRUPTED
             raise
         finally:
             shown.clear()
     if tuned.choice is None:
-        output.say("Stopped before anything was measured.")
-        return INTERRUPTED
+        return shared.nothing_measured()
     _finish(tuned, launch, when, name=name, folder=folder, as_json=as_json)
-    if tuned.error is not None:
-        output.show_error(tuned.error, as_json=False)
-        return tuned.error.exit_code
-    return INTERRUPTED if tuned.partial else 0
+    return shared.end(tuned.error, partial=tuned.partial)
 
 
 def _finish(
@@ -319,12 +297,6 @@ def _finish(
         output.show_error(problem, as_json=False)
 
 
-def _now() -> str:
-    from datetime import datetime, timezone
-
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
 class Shown:
     """Talk on stderr: a progress line that is written over, and tables as they come."""
 
@@ -341,8 +313,7 @@ class Shown:
         from localspec.measure.tune_runs import Step
 
         if isinstance(event, Step):
-            left = f"   {clock(event.eta_s)} left" if event.eta_s is not None else ""
-            self._line.show(f"{event.fraction:4.0%}  {event.what}{left}")
+            self._line.show(f"{event.fraction:4.0%}  {event.what}{shared.time_left(event.eta_s)}")
             return
         self._line.clear()
         if isinstance(event, str):

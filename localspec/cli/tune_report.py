@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.output import size
+from localspec.cli.shared import clock
 from localspec.measure.tune_cells import CellResult, Profile, Sweep
 
 if TYPE_CHECKING:
@@ -147,8 +148,8 @@ def _proof(tuned: Tuned) -> list[str]:
     share = proof.clever_seconds / proof.seconds if proof.seconds else 0.0
     best = f"{name(tuned, proof.best)} at {proof.best.tok_s:.2f} tok/s"
     return [
-        f"Exhaustive: {len(proof.results)} cells in {_clock(proof.seconds)}; the best is {best}.",
-        f"  The choice is {max(proof.gap, 0.0):.1%} slower than that, found in {_clock(proof.clever_seconds)}"
+        f"Exhaustive: {len(proof.results)} cells in {clock(proof.seconds)} min; the best is {best}.",
+        f"  The choice is {max(proof.gap, 0.0):.1%} slower than that, found in {clock(proof.clever_seconds)} min"
         f" ({share:.0%} of the time).",
     ]
 
@@ -173,7 +174,7 @@ def _settings(tuned: Tuned) -> list[str]:
 
 
 def _ending(tuned: Tuned, profile: Path | None) -> list[str]:
-    lines = [f"{_clock(tuned.seconds)} in all, temperature {tuned.sampling.temperature:g}."]
+    lines = [f"{clock(tuned.seconds)} min in all, temperature {tuned.sampling.temperature:g}."]
     if profile is not None:
         if tuned.partial:
             lines.append("Stopped before every other setting was tried; drafter and length are complete.")
@@ -189,11 +190,6 @@ def _of(ratio: Ratio) -> str:
 
 def _interval(ratio: Ratio) -> str:
     return "" if ratio.low is None or ratio.high is None else f"{ratio.low:.2f} to {ratio.high:.2f}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d} min"
 
 
 def _wrapped(text: str, first: str = "  ", rest: str = "  ") -> list[str]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from localspec.cli import output
-from localspec.cli.bench import SEED, option, prepared
+from localspec.cli import output, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,8 +28,8 @@ def command(
     target: Annotated[
         str | None, typer.Argument(metavar="TARGET", help="As for run.", show_default=False)
     ] = None,
-    draft: Annotated[str | None, option("draft", metavar="DRAFT")] = None,
-    n_draft: Annotated[str | None, option("n_draft", metavar="N")] = None,
+    draft: shared.Draft = None,
+    n_draft: shared.NDraft = None,
     quick: Annotated[bool, typer.Option("--quick", help="Four questions, shorter answers.")] = False,
     tokens: Annotated[
         int | None,
@@ -47,19 +46,15 @@ def command(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int | None, option("seed", metavar="N")] = None,
-    think: Annotated[bool | None, option("think")] = None,
-    ctx: Annotated[int | None, option("ctx", metavar="N")] = None,
-    gpu_layers: Annotated[int | None, option("gpu_layers", metavar="N")] = None,
-    draft_gpu_layers: Annotated[int | None, option("draft_gpu_layers", metavar="N")] = None,
-    kv: Annotated[str | None, option("kv", metavar="TYPE")] = None,
-    threads: Annotated[int | None, option("threads", metavar="N")] = None,
-    force_draft: Annotated[
-        bool, typer.Option("--force-draft", help="Take the draft although its vocabulary differs.")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Download what is missing without asking.")
-    ] = False,
+    seed: shared.Seed = None,
+    think: shared.Think = None,
+    ctx: shared.Ctx = None,
+    gpu_layers: shared.GpuLayers = None,
+    draft_gpu_layers: shared.DraftGpuLayers = None,
+    kv: shared.Kv = None,
+    threads: shared.Threads = None,
+    force_draft: shared.ForceDraft = False,
+    yes: shared.Yes = False,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON object.")] = False,
 ) -> int:
     """Compare answers with and without the draft, token by token.
@@ -67,32 +62,29 @@ def command(
     Asked at temperature 0 and at 0.7 with a seed. Exit code 0: identical; 1: at least one answer differs. With
     another cache type than f16 it also tells how far that changes the text, which no draft does.
     """
-    own = locals()
-    from localspec.options import OPTIONS
+    typed = shared.settings_typed(locals())
     from localspec.settings import load_settings
 
-    flags = {name: own[name] for name in own if name in OPTIONS and name not in ("target", "draft")}
-    settings = load_settings(flags)
+    settings = load_settings(typed)
     from localspec.measure.prompts import QUESTIONS, read_prompt_files
 
     questions = read_prompt_files(prompt_file) if prompt_file else QUESTIONS
     if quick:
         questions = questions[:_QUICK_QUESTIONS]
-    launch = prepared(target, draft, settings, force_draft=force_draft, yes=yes)
+    launch = shared.prepared(target, draft, settings, force_draft=force_draft, yes=yes)
     return _verify(launch, settings, questions, tokens or (_QUICK_TOKENS if quick else _TOKENS), as_json=json)
 
 
 def _samplings(settings: Settings) -> tuple[Sampling, Sampling]:
     """The most likely token always, and a warm one with a seed; the person's truncation and penalties in both."""
-    seed = SEED if settings.seed is None else settings.seed
-    sampling = replace(settings.sampling(), seed=seed)
+    sampling = shared.fixed_sampling(settings)
     return replace(sampling, temperature=0.0), replace(sampling, temperature=settings.temperature or _WARM)
 
 
 def _verify(
     launch: Launch, settings: Settings, questions: Sequence[Prompt], tokens: int, *, as_json: bool
 ) -> int:
-    from localspec.cli.answer import INTERRUPTED, StatusLine, ctrl_c_stops
+    from localspec.cli.answer import StatusLine, ctrl_c_stops
     from localspec.errors import LocalspecError, UsageError
     from localspec.measure.verify import REFERENCE_KV, Verifier
     from localspec.worker.process import Worker
@@ -124,7 +116,7 @@ def _verify(
                 agreement = verifier.compare_cache(launch.load)
         except LocalspecError:
             if interrupted:
-                return INTERRUPTED
+                return shared.INTERRUPTED
             raise
         finally:
             line.clear()
@@ -136,7 +128,7 @@ def _verify(
         output.write("\n".join(_text(check, agreement, launch, questions)) + "\n")
     if check is not None and not check.identical:
         return 1
-    return INTERRUPTED if interrupted else 0
+    return shared.INTERRUPTED if interrupted else 0
 
 
 def _shown(line: Any, questions: int) -> Callable[[Progress], None]:
@@ -233,11 +225,9 @@ def _object(check: Check | None, agreement: Agreement | None) -> dict[str, Any]:
 
 
 def _settings(launch: Launch, settings: Settings, questions: Sequence[Prompt], tokens: int) -> dict[str, Any]:
-    from localspec.cli.bench import typed_draft
-
     return {
         "target": launch.target.id,
-        "draft": typed_draft(launch),
+        "draft": shared.typed_draft(launch),
         "n_draft": settings.n_draft,
         "kv": settings.kv,
         "tokens": tokens,

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.measure import figures
+from localspec.measure import answers, figures
+from localspec.measure.answers import WARM_UP_TOKENS, StoppedError, load_pair
 from localspec.measure.figures import Window
 from localspec.measure.prompts import Prompt
 from localspec.measure.surroundings import Watch
@@ -25,15 +26,13 @@ from localspec.worker.process import Worker
 from localspec.worker.protocol import (
     Configure,
     Costs,
-    Generate,
+    Event,
     Load,
-    LoadProgress,
     MeasureCosts,
     MemoryUse,
     Ready,
 )
 
-_WARM_UP_TOKENS = 16
 _DEPTH_TOKENS = 400  # a point of speed over depth is measured over this many tokens before it
 
 
@@ -185,13 +184,15 @@ def measure(
     protocol.check()
     if not prompts:
         raise UsageError("There is no prompt to measure with.", hint="localspec bench --help")
-    ready = ready or _load(worker, load, progress)
+    ready = ready or load_pair(
+        worker, load, lambda event: progress(Progress("load", event.fraction, kind=event.stage))
+    )
     measured = Measured(ready, load, protocol, tuple(prompts), sampling)
     job = _Job(worker, measured, think, progress, cancelled)
     began = time.monotonic()
     try:
         job.run()
-    except _StoppedError:
+    except StoppedError:
         measured.partial = True
     except LocalspecError as error:
         if not measured.runs:
@@ -199,19 +200,6 @@ def measure(
         measured.partial, measured.error = True, error
     measured.seconds = time.monotonic() - began
     return measured
-
-
-def _load(worker: Worker, load: Load, progress: Callable[[Progress], None]) -> Ready:
-    for event in worker.load(load):
-        if isinstance(event, LoadProgress):
-            progress(Progress("load", event.fraction, kind=event.stage))
-        elif isinstance(event, Ready):
-            return event
-    raise LocalspecError("The engine did not load the pair.", hint="localspec doctor")
-
-
-class _StoppedError(Exception):
-    """The person wants no more."""
 
 
 class _Job:
@@ -245,7 +233,7 @@ class _Job:
         """Warm up, all pairs, the parts of a round, speed over depth."""
         measured, protocol = self._measured, self._measured.protocol
         self._progress(Progress("warm-up", 0.0))
-        self._answer(measured.prompts[0], measured.has_draft, _WARM_UP_TOKENS)
+        self._answer(measured.prompts[0], measured.has_draft, WARM_UP_TOKENS)
         self._began = time.monotonic()
         for repeat in range(protocol.repeats):
             for number, prompt in enumerate(measured.prompts):
@@ -262,9 +250,9 @@ class _Job:
             where = Progress("runs", 0.0, kind=prompt.kind, repeat=repeat + 1, drafted=drafted)
             watch = Watch([os.getpid(), *([self._worker.pid] if self._worker.pid else [])])
             rounds, finished = self._answer(prompt, drafted, protocol.tokens, where)
-            window = figures.window(rounds, protocol.skip, protocol.tokens)
-            if window is None:
-                raise _too_short(prompt, finished, protocol)
+            window = answers.window_of(
+                rounds, finished, prompt, skip=protocol.skip, tokens=protocol.tokens, program="bench"
+            )
             run = Run(
                 prompt=number,
                 kind=prompt.kind,
@@ -287,42 +275,28 @@ class _Job:
     ) -> tuple[list[Stats], Finished]:
         """One answer from empty caches: the counters at the end of each round, and its end."""
         if self._cancelled():
-            raise _StoppedError
+            raise StoppedError
         worker, measured = self._worker, self._measured
         if measured.has_draft:
             worker.configure(Configure(draft_on=drafted))
-        worker.clear()
-        command = Generate(
-            request=0,
-            messages=prompt.messages,
-            sampling=measured.sampling,
-            max_tokens=tokens,
-            think=self._think,
-            ignore_eos=True,
-        )
-        rounds: list[Stats] = []
-        finished: Finished | None = None
-        for event in worker.generate(command):
-            if isinstance(event, Round):
-                rounds.append(event.stats)
-            elif isinstance(event, MemoryUse):
-                if measured.memory is None or event.used > measured.memory.used:
-                    measured.memory = event
-            elif isinstance(event, Finished):
-                finished = event
+
+        def hear(event: Event) -> None:
+            if isinstance(event, MemoryUse) and (
+                measured.memory is None or event.used > measured.memory.used
+            ):
+                measured.memory = event
             if where is not None and isinstance(event, (Round, PromptProgress)):
                 share = event.stats.completion_tokens / tokens if isinstance(event, Round) else 0.0
                 self._tell(where, share * tokens / measured.protocol.tokens)
-        assert finished is not None
-        if finished.reason == "cancelled" or self._cancelled():
-            raise _StoppedError
-        return rounds, finished
+
+        command = answers.full_length(prompt, measured.sampling, tokens, self._think)
+        return answers.ask(worker, command, self._cancelled, hear)
 
     def _costs(self) -> None:
         """Time the parts of a round at the depth of the middle of the windows."""
         measured, protocol = self._measured, self._measured.protocol
         if self._cancelled():
-            raise _StoppedError
+            raise StoppedError
         self._tell(Progress("costs", 0.0))
         prompt_tokens = [run.stats.prompt_tokens for run in measured.runs]
         depth = sum(prompt_tokens) // len(prompt_tokens) + (protocol.skip + protocol.tokens) // 2
@@ -355,12 +329,3 @@ class _Job:
         spent = time.monotonic() - self._began
         eta = spent * (1 - share) / share if share > 0.01 else None
         self._progress(replace(event, fraction=share, eta_s=eta))
-
-
-def _too_short(prompt: Prompt, finished: Finished, protocol: Protocol) -> LocalspecError:
-    return UsageError(
-        f"The answer to the prompt {prompt.kind!r} ended after {len(finished.token_ids)} tokens"
-        f" ({finished.reason}); {protocol.skip} of them are left out.",
-        why=f"The context holds {finished.context_size} tokens, {finished.stats.prompt_tokens} of them are the prompt.",
-        hint=f"localspec bench --ctx {2 * finished.context_size}",
-    )

@@ -236,6 +236,28 @@ def interpolate(curve: Mapping[int, float], size: int) -> float:
     return curve[a] + (curve[b] - curve[a]) * (size - a) / (b - a)
 
 
+def best_length(per_position: Sequence[float], curve: dict[int, float], ratio: float) -> tuple[int, float]:
+    """The fixed draft length, 0 among them, with the greatest predicted speedup, and that speedup.
+
+    Args:
+        per_position: Conditional acceptance at positions 1, 2, ...
+        curve: V(n) by n.
+        ratio: Cost ratio c.
+    """
+    gains = [(predicted_gain(per_position, curve, ratio, k), -k) for k in range(len(per_position) + 1)]
+    gain, k = max(gains)
+    return -k, gain
+
+
+def predicted_gain(per_position: Sequence[float], curve: dict[int, float], ratio: float, k: int) -> float:
+    """Expected tokens of a round over its cost in target steps."""
+    length, reach = 1.0, 1.0
+    for share in per_position[:k]:
+        reach *= share
+        length += reach
+    return length / (interpolate(curve, k + 1) + k * ratio)
+
+
 def repetition(ids: Sequence[int], span: int = 12) -> float:
     """The share of tokens that end a run of `span` ids which the answer had before: how much it repeats itself."""
     seen: set[tuple[int, ...]] = set()

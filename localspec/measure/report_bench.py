@@ -22,6 +22,7 @@ from localspec.measure.report_data import (
     clean,
     curve,
     fixed,
+    interval,
     number,
     numbers,
     objects,
@@ -59,14 +60,6 @@ def acceptance(result: Json) -> Section:
         return Section(
             slug, title, "Nothing was drafted in the measured part, so there is no acceptance to show."
         )
-    lines = [
-        Series("conditional acceptance", _count(conditional), conditional, colour=0),
-        Series("unconditional acceptance", _count(plain), plain, colour=1),
-    ]
-    rows = tuple(
-        (str(i + 1), share(_item(conditional, i)), share(_item(plain, i)))
-        for i in range(max(len(conditional), len(plain)))
-    )
     first = conditional[0] if conditional else plain[0]
     sentence = (
         f"The first drafted token of a round is accepted {first:.0%} of the time. Conditional: of the rounds that "
@@ -74,14 +67,30 @@ def acceptance(result: Json) -> Section:
     )
     if at(result, "settings", "auto"):
         sentence += " The length was chosen round by round, so late positions were reached only where the text is easy."
-    plot = Lines(
-        "position in the draft",
-        "accepted, % of rounds",
-        tuple(one for one in lines if one.x),
-        {},
-        percent=True,
+    found = (
+        ("conditional acceptance", "conditional", conditional),
+        ("unconditional acceptance", "unconditional", plain),
     )
-    return Section(slug, title, sentence, plot, Table(("position", "conditional", "unconditional"), rows))
+    return Section(slug, title, sentence, *by_position(found))
+
+
+def by_position(found: Sequence[tuple[str, str, Sequence[float]]]) -> tuple[Lines, Table]:
+    """Picture and table of shares by position in the draft.
+
+    Args:
+        found: For each line, its name in the legend, its name in the table, and the shares at positions 1, 2, ...
+    """
+    lines = tuple(
+        Series(name, tuple(float(i + 1) for i in range(len(values))), tuple(values), colour=index)
+        for index, (name, _, values) in enumerate(found)
+        if values
+    )
+    rows = tuple(
+        (str(i + 1), *(share(_item(values, i)) for _, _, values in found))
+        for i in range(max(len(values) for _, _, values in found))
+    )
+    plot = Lines("position in the draft", "accepted, % of rounds", lines, {}, percent=True)
+    return plot, Table(("position", *(column for _, column, _ in found)), rows)
 
 
 def verify(result: Json) -> Section:
@@ -209,8 +218,7 @@ def kinds(result: Json) -> Section:
     marks = []
     for name, one in sides.items():
         value = number(at(one, "speedup"))
-        ends = numbers(at(one, "speedup_interval"))
-        low, high = ends if len(ends) == 2 else (None, None)
+        low, high = interval(one)
         if value is not None and value > 0:
             marks.append((clean(name, 22), value, low, high, number(at(one, "bound"))))
     table = _kinds_table(sides)
@@ -223,8 +231,8 @@ def kinds(result: Json) -> Section:
             table,
         )
     value, low = marks[-1][1], marks[-1][2]
-    interval = between(at(list(sides.values())[-1], "speedup_interval"), "×")
-    noise = f" (95 % interval {interval})" if low is not None else " (one pair: its noise is not known)"
+    ends = between(at(list(sides.values())[-1], "speedup_interval"), "×")
+    noise = f" (95 % interval {ends})" if low is not None else " (one pair: its noise is not known)"
     words = {
         "faster": "the draft is faster",
         "slower": "off is fastest: the draft is slower",
@@ -270,10 +278,6 @@ def _rate(side: object) -> str:
     if rate is None:
         return "-"
     return f"{rate:.4g}" + (f" ({ends[0]:.4g} to {ends[1]:.4g})" if ends else "")
-
-
-def _count(values: Sequence[float]) -> tuple[float, ...]:
-    return tuple(float(i + 1) for i in range(len(values)))
 
 
 def _item(values: Sequence[Any] | None, index: int) -> Any:

@@ -165,6 +165,12 @@ def spread(side: object) -> tuple[float, ...]:
     return ends if len(ends) == 2 and ends[0] != ends[1] else ()
 
 
+def interval(one: object) -> tuple[float, float] | tuple[None, None]:
+    """Ends of the interval of a speedup; None where there is none."""
+    ends = numbers(at(one, "speedup_interval"))
+    return (ends[0], ends[1]) if len(ends) == 2 else (None, None)
+
+
 def between(value: object, unit: str = "") -> str:
     """An interval as text, empty for none."""
     ends = numbers(value)

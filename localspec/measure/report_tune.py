@@ -9,9 +9,7 @@ from localspec.measure import report_bench, report_speed
 from localspec.measure.report_data import (
     Intervals,
     Json,
-    Lines,
     Section,
-    Series,
     Table,
     at,
     between,
@@ -19,10 +17,10 @@ from localspec.measure.report_data import (
     clean,
     curve,
     fixed,
+    interval,
     number,
     numbers,
     objects,
-    share,
     short,
     size,
 )
@@ -87,9 +85,9 @@ def _drafter(cells: Sequence[Json], profile: Json, baseline: float | None) -> Dr
     rate = baseline or 1.0
     measured = []
     for one in cells:
-        speedup, ends = number(at(one, "speedup")), numbers(at(one, "speedup_interval"))
+        speedup, ends = number(at(one, "speedup")), interval(one)
         if speedup is not None and (length := _length(one)) is not None:
-            low, high = (end * rate for end in ends) if len(ends) == 2 else (None, None)
+            low, high = (None if end is None else end * rate for end in ends)
             measured.append(Point(length, speedup * rate, low, high))
     predicted = [
         Point(length, speedup * rate)
@@ -126,8 +124,7 @@ def _cells(result: Json) -> Section:
         )
     marks = []
     for one in drafted[:_SHOWN_CELLS]:
-        ends = numbers(at(one, "speedup_interval"))
-        low, high = ends if len(ends) == 2 else (None, None)
+        low, high = interval(one)
         marks.append((clean(f"{_label(one)}, {_length(one)}", 26), float(one["speedup"]), low, high, None))
     rows = tuple(
         (
@@ -162,27 +159,18 @@ def _cells(result: Json) -> Section:
 
 def _acceptance(profiles: Sequence[Json]) -> Section:
     slug, title = "acceptance", "Acceptance by drafter"
-    found = [(_label(one), numbers(at(one, "survival"))) for one in profiles]
-    found = [(name, values) for name, values in found if values]
+    found = [
+        (_label(one), _label(one), values) for one in profiles if (values := numbers(at(one, "survival")))
+    ]
     if not found:
         return Section(
             slug, title, "No drafter was asked what it would accept, so there is no acceptance to show."
         )
-    longest = max(len(values) for _, values in found)
-    series = tuple(
-        Series(name, tuple(float(i + 1) for i in range(len(values))), values, colour=index)
-        for index, (name, values) in enumerate(found)
-    )
-    rows = tuple(
-        (str(i + 1), *(share(values[i]) if i < len(values) else "-" for _, values in found))
-        for i in range(longest)
-    )
     sentence = (
         "Unconditional acceptance: of the rounds that drafted as many tokens as could pay, the share in which this "
         "token and all before it were accepted."
     )
-    plot = Lines("position in the draft", "accepted, % of rounds", series, {}, percent=True)
-    return Section(slug, title, sentence, plot, Table(("position", *(name for name, _ in found)), rows))
+    return Section(slug, title, sentence, *report_bench.by_position(found))
 
 
 def _other_settings(sweeps: Sequence[Json]) -> Section:
@@ -192,13 +180,13 @@ def _other_settings(sweeps: Sequence[Json]) -> Section:
         for row in objects(at(one, "rows")):
             value, used = at(row, "value"), at(one, "used")
             ratio = fixed(at(row, "speedup"), unit="×")
-            interval = between(at(row, "speedup_interval"), "×")
+            ends = between(at(row, "speedup_interval"), "×")
             rows.append(
                 (
                     clean(at(one, "variable"), 24),
                     clean(value, 24) + (", taken" if str(value) == str(used) else ""),
                     f"{fixed(at(row, 'figure'))} {clean(at(one, 'unit') or '', 16)}",
-                    f"{ratio} ({interval})" if interval else ratio,
+                    f"{ratio} ({ends})" if ends else ratio,
                 )
             )
     if not rows:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from localspec.errors import LocalspecError
 from localspec.measure import figures
 from localspec.measure.bench import Measured, Run
 from localspec.measure.figures import Ratio, Window
@@ -199,11 +200,7 @@ def to_json(
     ready, costs = measured.ready, measured.costs
     load = asdict(measured.load)
     return {
-        "kind": "localspec bench",
-        "format": FORMAT,
-        "when": when,
-        "partial": measured.partial,
-        "error": measured.error.to_json() if measured.error else None,
+        **head("bench", FORMAT, when, partial=measured.partial, error=measured.error),
         **_kind_json(together),
         "kinds": {name: _kind_json(kind) for name, kind in result.kinds.items()},
         "cost_ratio": result.cost_ratio,
@@ -246,8 +243,7 @@ def to_json(
         "device": {
             "target": ready.target.device,
             "draft": ready.draft_model.device if ready.draft_model else None,
-            "system": platform.platform(),
-            "processor": platform.processor() or platform.machine(),
+            **machine(),
             "cores": psutil.cpu_count(logical=False) or psutil.cpu_count(),
         },
         "memory": asdict(measured.memory or ready.memory),
@@ -257,13 +253,46 @@ def to_json(
     }
 
 
+def head(
+    command: str, version: int, when: str, *, partial: bool, error: LocalspecError | None
+) -> dict[str, Any]:
+    """How the object of every measurement begins.
+
+    Args:
+        command: What measured.
+        version: Of the object.
+        when: Date and time of the start, ISO 8601.
+        partial: It was stopped before the end.
+        error: What ended it.
+    """
+    return {
+        "kind": f"localspec {command}",
+        "format": version,
+        "when": when,
+        "partial": partial,
+        "error": error.to_json() if error else None,
+    }
+
+
+def machine() -> dict[str, str]:
+    """System and processor."""
+    return {"system": platform.platform(), "processor": platform.processor() or platform.machine()}
+
+
+def ratio_json(ratio: Ratio | None) -> dict[str, Any]:
+    """A speedup and its interval."""
+    return {
+        "speedup": ratio.value if ratio else None,
+        "speedup_interval": None if ratio is None or ratio.low is None else [ratio.low, ratio.high],
+    }
+
+
 def _kind_json(kind: Kind) -> dict[str, Any]:
     speedup = kind.speedup
     return {
         "baseline": _side_json(kind.baseline),
         "drafted": _side_json(kind.drafted),
-        "speedup": speedup.value if speedup else None,
-        "speedup_interval": [speedup.low, speedup.high] if speedup and speedup.low is not None else None,
+        **ratio_json(speedup),
         "verdict": speedup.verdict if speedup else None,
         "bound": kind.bound,
         "measured_over_bound": kind.of_bound,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from localspec.errors import LocalspecError, UsageError, WorkerDiedError
+from localspec.measure.answers import StoppedError
 from localspec.measure.prompts import Prompt
 from localspec.measure.tune_cells import (
     NO_DRAFT,
@@ -41,7 +42,7 @@ from localspec.measure.tune_predict import (
     survival,
     useful_length,
 )
-from localspec.measure.tune_runs import Effort, Runner, StoppedError
+from localspec.measure.tune_runs import Effort, Runner
 from localspec.measure.tune_sweeps import Knobs, Sweeper
 from localspec.spec.events import Sampling
 from localspec.worker.process import Worker

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 from localspec.measure import figures
 from localspec.measure.compare import FLOOR
@@ -230,11 +229,3 @@ class Sweep:
     used: str
     """The value that is taken."""
     note: str = ""
-
-
-def ratio_json(ratio: Ratio) -> dict[str, Any]:
-    """Value and interval under the names of bench."""
-    return {
-        "speedup": ratio.value,
-        "speedup_interval": None if ratio.low is None else [ratio.low, ratio.high],
-    }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from localspec import profiles
-from localspec.measure.tune_cells import CellResult, Profile, Sweep, ratio_json
+from localspec.measure.result import head, machine, ratio_json
+from localspec.measure.tune_cells import CellResult, Profile, Sweep
 from localspec.measure.tune_found import Tuned
 
 FORMAT = 1
@@ -26,11 +26,7 @@ def to_json(tuned: Tuned, *, when: str, target: str, profile: Path | None) -> di
     """
     ready = tuned.ready
     return {
-        "kind": "localspec tune",
-        "format": FORMAT,
-        "when": when,
-        "partial": tuned.partial,
-        "error": tuned.error.to_json() if tuned.error else None,
+        **head("tune", FORMAT, when, partial=tuned.partial, error=tuned.error),
         "best": best_json(tuned),
         "tied": [_name(one) for one in tuned.tied],
         "winners_by_kind": {
@@ -51,8 +47,7 @@ def to_json(tuned: Tuned, *, when: str, target: str, profile: Path | None) -> di
         "versions": dict(ready.versions) if ready else {},
         "device": {
             "target": ready.target.device if ready else None,
-            "system": platform.platform(),
-            "processor": platform.processor() or platform.machine(),
+            **machine(),
         },
         "profile": str(profile) if profile else None,
         "time_s": tuned.seconds,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from localspec.errors import LocalspecError, UsageError
-from localspec.measure import figures
+from localspec.errors import LocalspecError
+from localspec.measure import answers
+from localspec.measure.answers import WARM_UP_TOKENS, StoppedError, load_pair
 from localspec.measure.figures import Window
 from localspec.measure.prompts import Prompt
 from localspec.measure.tune_cells import Cell, CellResult
-from localspec.spec.events import Finished, Round, Sampling
+from localspec.spec.events import Finished, Sampling
 from localspec.spec.stats import Stats
 from localspec.worker.process import Worker
-from localspec.worker.protocol import Configure, Costs, Generate, Load, LoadProgress, MeasureCosts, Ready
+from localspec.worker.protocol import Configure, Costs, Load, MeasureCosts, Ready
 
-_WARM_UP_TOKENS = 16
 _PROMPT_TOKENS = 200  # about what the built-in prompts have
 
 
@@ -48,10 +48,6 @@ class Step:
     what: str
     fraction: float
     eta_s: float | None
-
-
-class StoppedError(Exception):
-    """The person wants no more."""
 
 
 class Runner:
@@ -104,20 +100,18 @@ class Runner:
         if self.loaded == load and ready is not None:
             return ready
         self._check()
-        self.loaded, found = None, None
+        self.loaded = None
         try:
-            for event in self.worker.load(load):
-                if isinstance(event, LoadProgress):
-                    self._say(f"{what}: loading the {event.stage}, {event.fraction:.0%}")
-                elif isinstance(event, Ready):
-                    found = event
+            found = load_pair(
+                self.worker,
+                load,
+                lambda event: self._say(f"{what}: loading the {event.stage}, {event.fraction:.0%}"),
+            )
         except LocalspecError:
             self._check()  # a load that was stopped is no fault
             raise
-        if found is None:
-            raise LocalspecError("The engine did not load the pair.", hint="localspec doctor")
         self.loaded = load
-        self._answer(self.prompts[0], Cell("none"), _WARM_UP_TOKENS, f"{what}: warming up", found)
+        self._answer(self.prompts[0], Cell("none"), WARM_UP_TOKENS, f"{what}: warming up", found)
         return found
 
     def costs(self, what: str, context_size: int, *, curve: bool) -> Costs:
@@ -174,16 +168,9 @@ class Runner:
         """The window of one answer."""
         effort = self.effort
         rounds, finished = self._answer(prompt, cell, effort.tokens, what)
-        window = figures.window(rounds, effort.skip, effort.tokens)
-        if window is None:
-            raise UsageError(
-                f"The answer to the prompt {prompt.kind!r} ended after {len(finished.token_ids)} tokens"
-                f" ({finished.reason}); {effort.skip} of them are left out.",
-                why=f"The context holds {finished.context_size} tokens, {finished.stats.prompt_tokens} of them are the"
-                " prompt.",
-                hint=f"localspec tune --ctx {2 * finished.context_size}",
-            )
-        return window
+        return answers.window_of(
+            rounds, finished, prompt, skip=effort.skip, tokens=effort.tokens, program="tune"
+        )
 
     def prompt_speed(self, prompt: Prompt, what: str) -> float | None:
         """Tokens of the prompt per second, nothing cached."""
@@ -203,31 +190,13 @@ class Runner:
                 worker.configure(Configure(draft_on=False))
             else:
                 worker.configure(Configure(draft_on=True, n_draft=cell.n_draft, auto=cell.auto))
-        worker.clear()
-        command = Generate(
-            request=0,
-            messages=prompt.messages,
-            sampling=self.sampling,
-            max_tokens=tokens,
-            think=self._think,
-            ignore_eos=True,
-        )
-        rounds: list[Stats] = []
-        finished: Finished | None = None
+        command = answers.full_length(prompt, self.sampling, tokens, self._think)
         try:
-            for event in worker.generate(command):
-                if isinstance(event, Round):
-                    rounds.append(event.stats)
-                elif isinstance(event, Finished):
-                    finished = event
+            rounds, finished = answers.ask(worker, command, self._cancelled)
         except LocalspecError:
             self.loaded = None  # whatever happened, the next cell starts afresh
             self._check()
             raise
-        assert finished is not None
-        if finished.reason == "cancelled":
-            raise StoppedError
-        self._check()
         self._produced += tokens
         self.remaining = max(self.remaining - tokens, 0.0)
         return rounds, finished

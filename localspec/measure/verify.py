@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from localspec.errors import LocalspecError, UsageError
+from localspec.measure.answers import StoppedError, ask, load_pair
 from localspec.measure.prompts import Prompt
 from localspec.spec.events import Finished, Sampling
 from localspec.worker.process import Worker
-from localspec.worker.protocol import Configure, DraftSpec, Generate, Load, LoadProgress, Peek, Peeked, Ready
+from localspec.worker.protocol import Configure, DraftSpec, Generate, Load, Peek, Peeked, Ready
 
 REFERENCE_KV = "f16"
 
@@ -134,10 +135,6 @@ class Progress:
     question: int = 0
 
 
-class _StoppedError(Exception):
-    """The person wants no more."""
-
-
 class Verifier:
     """Asks fixed questions in one way and in another.
 
@@ -197,7 +194,7 @@ class Verifier:
                 if plain.token_ids != drafted.token_ids:
                     found = _difference(number, sampling, plain, drafted)
                     check.differences.append(self._explain(found, command, plain, load.n_draft + 1))
-        except _StoppedError:
+        except StoppedError:
             check.partial = True
         if not check.drafted and not check.partial:
             raise LocalspecError(
@@ -222,7 +219,7 @@ class Verifier:
                 agreement.different += reference.token_ids != other.token_ids
                 agreement.agreed += common_prefix(reference.token_ids, other.token_ids)
                 agreement.total += len(reference.token_ids)
-        except _StoppedError:
+        except StoppedError:
             agreement.partial = True
         return agreement
 
@@ -233,12 +230,7 @@ class Verifier:
             yield self._answer(self._command(number, Sampling(temperature=0.0)))
 
     def _load(self, load: Load) -> Ready:
-        for event in self._worker.load(load):
-            if isinstance(event, LoadProgress):
-                self._progress(Progress("load", event.fraction))
-            elif isinstance(event, Ready):
-                return event
-        raise LocalspecError("The engine did not load the pair.", hint="localspec doctor")
+        return load_pair(self._worker, load, lambda event: self._progress(Progress("load", event.fraction)))
 
     def _command(self, number: int, sampling: Sampling) -> Generate:
         messages = self._questions[number].messages
@@ -246,14 +238,10 @@ class Verifier:
 
     def _answer(self, command: Generate, draft_on: bool | None = None) -> Finished:
         if self._cancelled():
-            raise _StoppedError
+            raise StoppedError
         if draft_on is not None:
             self._worker.configure(Configure(draft_on=draft_on))
-        self._worker.clear()
-        finished = [event for event in self._worker.generate(command) if isinstance(event, Finished)][-1]
-        if finished.reason == "cancelled" or self._cancelled():
-            raise _StoppedError
-        return finished
+        return ask(self._worker, command, self._cancelled)[1]
 
     def _explain(self, found: Difference, command: Generate, plain: Finished, width: int) -> Difference:
         """Look at the choice again, where both answers made one."""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PRICED_HOST = "tests.measure.priced_host:serve"
 
 
 def environment(home: Path, script: str = "", **more: str) -> dict[str, str]:
@@ -38,3 +39,8 @@ def localspec(home: Path, *arguments: str, script: str = "", stdin: str | bytes 
     )
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
     return done
+
+
+def priced(home: Path, *arguments: str, prices: str = "", **more: str):
+    """Run `localspec ARGUMENTS` on the engine with set prices."""
+    return localspec(home, *arguments, LOCALSPEC_WORKER_HOST=PRICED_HOST, LOCALSPEC_PRICED=prices, **more)

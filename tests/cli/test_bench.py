@@ -10,30 +10,14 @@ import sys
 
 import pytest
 
-from tests.cli.program import environment, localspec
-from tests.gguf_files import script_model
+from tests.cli.program import PRICED_HOST, environment, localspec
 
-HOST = "tests.measure.priced_host:serve"
 SHORT = ("--tokens", "80", "--skip", "20")
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {
-        "target": str(script_model(folder / "target.gguf", {}, n_layer=2)),
-        "draft": str(script_model(folder / "draft.gguf", {})),
-    }
-
-
 @pytest.fixture
-def bench(tmp_path, models):
-    def run(*arguments, prices="", draft="draft"):
-        pair = (models["target"], "--draft", models.get(draft, draft), "--n-draft", "4")
-        more = {"LOCALSPEC_WORKER_HOST": HOST, "LOCALSPEC_PRICED": prices}
-        return localspec(tmp_path, "bench", *pair, *SHORT, *arguments, **more)
-
-    return run
+def bench(on_pair):
+    return lambda *arguments, **more: on_pair("bench", *SHORT, *arguments, **more)
 
 
 def test_the_report_has_every_figure_and_fits_80_columns(bench):
@@ -142,7 +126,7 @@ def test_kinds_that_disagree_are_named(bench, tmp_path):
 
 
 def test_quick_is_shorter(tmp_path, models):
-    more = {"LOCALSPEC_WORKER_HOST": HOST}
+    more = {"LOCALSPEC_WORKER_HOST": PRICED_HOST}
     base = ("bench", models["target"], "--draft", "lookup", "--n-draft", "4", "--quick", "--json")
     found = json.loads(localspec(tmp_path, *base, **more).stdout)
     assert found["protocol"]["tokens"] < 512
@@ -173,7 +157,7 @@ def test_ctrl_c_prints_what_there_is(tmp_path, models):
         [sys.executable, "-m", "localspec", *arguments, *SHORT, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(tmp_path, LOCALSPEC_WORKER_HOST=HOST),
+        env=environment(tmp_path, LOCALSPEC_WORKER_HOST=PRICED_HOST),
     )
     for _ in range(3):
         while b"tok/s" not in process.stderr.readline():

@@ -13,17 +13,6 @@ import pytest
 
 from localspec.settings import load_state
 from tests.cli.program import environment, localspec
-from tests.gguf_files import script_model
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {
-        "target": str(script_model(folder / "target.gguf", {}, n_layer=2)),
-        "draft": str(script_model(folder / "draft.gguf", {})),
-        "other": str(script_model(folder / "other.gguf", {}, n_vocab=700)),
-    }
 
 
 def test_the_answer_goes_to_stdout_and_everything_else_to_stderr(tmp_path, models):

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from localspec.settings import tomllib
-from tests.cli.program import environment, localspec
+from tests.cli.program import environment, localspec, priced
 from tests.gguf_files import script_model
 
-HOST = "tests.measure.priced_host:serve"
 PAYS = "plain=0.05,curve=0.02,step=0.005,accept=0.85"
 
 
@@ -30,9 +29,7 @@ def models(tmp_path_factory):
 
 
 def tune(home, *arguments, prices=PAYS, **more):
-    return localspec(
-        home, "tune", *arguments, "--quick", LOCALSPEC_WORKER_HOST=HOST, LOCALSPEC_PRICED=prices, **more
-    )
+    return priced(home, "tune", *arguments, "--quick", prices=prices, **more)
 
 
 def test_the_fastest_draft_is_found_saved_and_used_by_run(tmp_path, models):

@@ -7,26 +7,11 @@ import json
 import pytest
 
 from tests.cli.program import localspec
-from tests.gguf_files import script_model
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {
-        "target": str(script_model(folder / "target.gguf", {}, n_layer=2)),
-        "draft": str(script_model(folder / "draft.gguf", {})),
-    }
 
 
 @pytest.fixture
-def verify(tmp_path, models):
-    def run(*arguments, prices="", draft="draft"):
-        pair = (models["target"], "--draft", models.get(draft, draft), "--n-draft", "4")
-        more = {"LOCALSPEC_WORKER_HOST": "tests.measure.priced_host:serve", "LOCALSPEC_PRICED": prices}
-        return localspec(tmp_path, "verify", *pair, "--quick", "--tokens", "30", *arguments, **more)
-
-    return run
+def verify(on_pair):
+    return lambda *arguments, **more: on_pair("verify", "--quick", "--tokens", "30", *arguments, **more)
 
 
 def test_identical(verify):
