@@ -31,7 +31,7 @@ from localspec.models.text import printable, shell_word
 from localspec.settings import Settings, tomllib
 
 FORMAT: Final = 1
-SETTINGS: Final = ("draft", "n_draft", "kv", "threads", "batch")
+SETTINGS: Final = ("draft", "n_draft", "kv", "flash_attn", "split_mode", "threads", "batch")
 """Fields of `Settings` that a profile may set."""
 OFF: Final = "none"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -65,6 +65,7 @@ from localspec.worker.protocol import (
     Generate,
     Load,
     LoadProgress,
+    MeasureCosts,
     MemoryUse,
     ModelInfo,
     Ready,

@@ -54,6 +54,7 @@ def collect() -> dict[str, Any]:
     problems: list[dict[str, str]] = []
     engine = _engine(problems)
     _check_settings(problems)
+    ram = _ram()
     return {
         "versions": {
             "localspec": __version__,
@@ -66,7 +67,7 @@ def collect() -> dict[str, Any]:
             "platform": platform.platform(),
             "machine": platform.machine(),
             "cores": _cores(),
-            "ram": _ram(),
+            "ram": ram,
         },
         "engine": engine,
         "paths": _paths(problems),
@@ -78,6 +79,7 @@ def collect() -> dict[str, Any]:
         },
         "terminal": _terminal(),
         "problems": problems,
+        "advice": _advice(engine["devices"], ram),
     }
 
 
@@ -177,6 +179,24 @@ def _ram() -> dict[str, int | None]:
 
     memory = system_memory()
     return {"free": memory.free if memory.known else None, "total": memory.total if memory.known else None}
+
+
+def _advice(devices: list[dict[str, Any]], ram: dict[str, int | None]) -> list[dict[str, str]]:
+    """What a look at the machine says without a measurement: other programs on the GPU, memory nearly full."""
+    from localspec.measure import surroundings
+    from localspec.measure.advice import advise
+    from localspec.measure.seen import from_machine
+
+    # An integrated GPU's memory is the RAM.
+    own = [device for device in devices if device["kind"] == "gpu" and device["total"] > 0]
+    seen = from_machine(
+        surroundings.look(0.2),
+        vram_free=sum(device["free"] for device in own),
+        vram_total=sum(device["total"] for device in own),
+        ram_free=ram["free"] or 0,
+        ram_total=ram["total"] or 0,
+    )
+    return [advice.to_json() for advice in advise(seen)]
 
 
 def _paths(problems: list[dict[str, str]]) -> dict[str, dict[str, Any]]:
@@ -298,6 +318,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
     for item in report["problems"]:
         lines += [f"Problem: {item['problem']}", *([f"  {item['why']}"] if item["why"] else [])]
         lines += [f"  Try: {item['fix']}"] if item["fix"] else []
+    for item in report["advice"]:
+        lines += [f"Advice: {item['seen']}", f"  {item['cause']}", f"  Try: {item['command']}"]
     if not report["problems"]:
         lines.append("No problems found.")
     return lines

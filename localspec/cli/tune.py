@@ -196,10 +196,13 @@ def _candidates(launch: Launch, names: str, settings: Settings) -> list[Candidat
 
 def _knobs(types: list[str], threads: list[int], batches: list[int], temperatures: list[float]) -> Knobs:
     from localspec.measure.tune_sweeps import Knobs
+    from localspec.profiles import this_machine
 
     types = [word for word in dict.fromkeys(types) if word in KV_TYPES]
     return Knobs(
         kv=tuple(types) if len(types) > 1 else (),
+        flash_attn=("auto", "off"),
+        split_mode=("layer", "row", "none") if len(this_machine().gpus) > 1 else (),
         threads=tuple(threads or _thread_counts()),
         batch=tuple(batches),
         temperatures=tuple(temperatures),

@@ -164,10 +164,11 @@ def _settings(tuned: Tuned) -> list[str]:
         *([] if choice.cell.off else [f"--n-draft {choice.cell.length}"]),
         f"--kv {load.kv_type}",
         f"--threads {threads}",
+        *([f"--flash-attn {load.flash_attn}"] if load.flash_attn != tuned.base.flash_attn else []),
+        *([f"--split-mode {load.split_mode}"] if load.split_mode != tuned.base.split_mode else []),
         *([f"batch = {load.n_batch}"] if load.n_batch != tuned.base.n_batch else []),
     ]
     lines = ["Settings: " + " ".join(words)]
-    lines += _wrapped("Flash attention is on wherever llama.cpp can do it; there is nothing to tune.")
     if not choice.cell.off and choice.memory:
         lines += _wrapped(f"The draft takes {size(choice.memory)} of memory.")
     return lines

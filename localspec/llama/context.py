@@ -15,9 +15,9 @@ from localspec.errors import AbortedError, DecodeError, LoadError, UsageError
 from localspec.llama.backend import KV_TYPES
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
+from localspec.worker.protocol import FlashAttention
 
 Outputs = Literal["none", "last", "all"]
-FlashAttention = Literal["auto", "on", "off"]
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 _ABORTED = 2

@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import llama_cpp
 
@@ -14,8 +14,8 @@ from localspec.errors import LoadError
 from localspec.llama import backend
 from localspec.llama.log import NativeLog
 from localspec.llama.tokens import Vocab
+from localspec.worker.protocol import SplitMode
 
-SplitMode = Literal["layer", "row", "none"]
 _SPLIT_MODES = {
     "none": llama_cpp.LLAMA_SPLIT_MODE_NONE,
     "layer": llama_cpp.LLAMA_SPLIT_MODE_LAYER,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from localspec.measure.figures import interpolate
+from localspec.measure.figures import best_length, predicted_gain
 from localspec.measure.surroundings import BUSY_SHARE
+from localspec.memory.devices import human
 
 _LOW_ACCEPTANCE = 0.2  # a draft of another family stays below
 _REPEATS = 0.25
 _FALLING = 0.85  # acceptance deep in the answer over acceptance at its start
 _HEAVY_STEP = 0.5  # of a target step
 _FULL = 0.97
+_CLEAR = 1.1  # a single answer's speedup is not told from none below this factor
+_CONTEXT = 0.85
+_HELD = 0.1  # of the GPU's memory, from which other programs matter
+_SCARCE = 0.08  # of the RAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class Advice:
     """The likely cause."""
     command: str
     """What mends it, ready to copy."""
+    kind: str = ""
+    """One word for the rule that said it."""
 
     def to_json(self) -> dict[str, str]:
         """For `--json`."""
@@ -48,6 +55,10 @@ class Seen:
     kv: str = "f16"
     n_ctx: int = 0
     speedup: float | None = None
+    one_answer: bool = False
+    """All is of one answer of a chat: `speedup` is against the plain step as it is known, and has no interval."""
+    speeds: str = ""
+    """The two speeds of `speedup`, in words."""
     low: float | None = None
     high: float | None = None
     acceptance_rate: float | None = None
@@ -77,6 +88,12 @@ class Seen:
     """Others computed on the GPU while we did not."""
     others_cpu: float = 0.0
     busy_programs: tuple[str, ...] = ()
+    context_used: int = 0
+    """Tokens in the context of a chat, of `n_ctx`."""
+    gpu_held: int = 0
+    """Bytes on the GPU that other programs hold."""
+    ram_free: int = 0
+    ram_total: int = 0
     idle_gpu: str = ""
     """A GPU of this machine that this build cannot use."""
     gpu_build: str = ""
@@ -90,11 +107,15 @@ class Seen:
     @property
     def gains(self) -> bool:
         """The draft is faster beyond noise."""
+        if self.one_answer:
+            return self.speedup is not None and self.speedup > _CLEAR
         return self.low is not None and self.low > 1
 
     @property
     def loses(self) -> bool:
         """The draft is slower beyond noise."""
+        if self.one_answer:
+            return self.speedup is not None and self.speedup < 1 / _CLEAR
         return self.high is not None and self.high < 1
 
 
@@ -102,8 +123,11 @@ def advise(seen: Seen) -> list[Advice]:
     """All that applies, the most pressing first."""
     rules: tuple[Callable[[Seen], Advice | None], ...] = (
         _memory,
+        _context,
         _cpu_build,
         _busy,
+        _held,
+        _scarce,
         _off,
         _nothing_accepted,
         _draft_on_cpu,
@@ -115,7 +139,8 @@ def advise(seen: Seen) -> list[Advice]:
         _repeats,
         _nearly_full,
     )
-    return [found for rule in rules if (found := rule(seen)) is not None]
+    said = [(rule.__name__.strip("_"), rule(seen)) for rule in rules]
+    return [replace(found, kind=kind) for kind, found in said if found is not None]
 
 
 def _memory(seen: Seen) -> Advice | None:
@@ -140,6 +165,37 @@ def _memory(seen: Seen) -> Advice | None:
 
 def _ctx(seen: Seen) -> str:
     return f" --ctx {seen.n_ctx}" if seen.n_ctx else ""
+
+
+def _context(seen: Seen) -> Advice | None:
+    if not seen.n_ctx or seen.context_used < _CONTEXT * seen.n_ctx:
+        return None
+    return Advice(
+        f"{seen.context_used:,} of {seen.n_ctx:,} tokens of the context are used.",
+        "When it is full the answer ends. /drop forgets the oldest turn; a longer context has to be loaded.",
+        "/drop",
+    )
+
+
+def _held(seen: Seen) -> Advice | None:
+    if seen.gpu_busy or not seen.vram_total or seen.gpu_held < _HELD * seen.vram_total:
+        return None
+    names = f" ({', '.join(seen.gpu_programs)})" if seen.gpu_programs else ""
+    return Advice(
+        f"Other programs hold {human(seen.gpu_held)} of {human(seen.vram_total)} on the GPU{names}.",
+        "That is missing for weights and caches, and a draft is the first to be left out. Close what is not needed.",
+        "nvidia-smi",
+    )
+
+
+def _scarce(seen: Seen) -> Advice | None:
+    if not seen.ram_total or seen.ram_free >= _SCARCE * seen.ram_total:
+        return None
+    return Advice(
+        f"{human(seen.ram_free)} of {human(seen.ram_total)} RAM are free.",
+        "A model that does not fit beside the rest is read from the disk again for every token.",
+        f"localspec run {seen.target} --kv q8_0 --ctx 2048".replace("  ", " "),
+    )
 
 
 def _cpu_build(seen: Seen) -> Advice | None:
@@ -243,7 +299,7 @@ def _too_long(seen: Seen) -> Advice | None:
     if seen.auto or seen.gains or not seen.per_position or seen.cost_ratio is None or not seen.verify_curve:
         return None
     best, gain = best_length(seen.per_position, dict(seen.verify_curve), seen.cost_ratio)
-    now = _gain(seen.per_position, dict(seen.verify_curve), seen.cost_ratio, len(seen.per_position))
+    now = predicted_gain(seen.per_position, dict(seen.verify_curve), seen.cost_ratio, len(seen.per_position))
     if not 0 < best < len(seen.per_position) or gain < 1.03 or gain < 1.05 * now:
         return None
     last = seen.per_position[-1]
@@ -257,6 +313,13 @@ def _too_long(seen: Seen) -> Advice | None:
 def _slower(seen: Seen) -> Advice | None:
     if not seen.loses or seen.speedup is None:
         return None
+    if seen.one_answer:
+        auto = "" if seen.auto else " A length chosen by price stops drafting where that is so."
+        return Advice(
+            f"With the draft this answer was slower than without: {seen.speedup:.2f}× ({seen.speeds}).",
+            f"On this text the draft costs more than it saves.{auto}",
+            "/draft off" if seen.auto else "/n-draft auto",
+        )
     parts = _parts(seen)
     return Advice(
         f"With the draft it is slower: {seen.speedup:.2f}×{_interval(seen)}.",
@@ -266,7 +329,7 @@ def _slower(seen: Seen) -> Advice | None:
 
 
 def _no_gain(seen: Seen) -> Advice | None:
-    if seen.speedup is None or seen.gains or seen.loses:
+    if seen.speedup is None or seen.gains or seen.loses or seen.one_answer:
         return None
     return Advice(
         f"No speedup beyond noise: {seen.speedup:.2f}×{_interval(seen)}.",
@@ -296,7 +359,9 @@ def _repeats(seen: Seen) -> Advice | None:
         f"An answer repeats itself: {seen.repetition:.0%} of its tokens continue a passage that it had before.",
         "Repeated text is easy to draft, so its speedup says little. The draft does not cause it: the text is the"
         " target's own.",
-        f"localspec bench {seen.target}{_draft(seen)} {change}".replace("  ", " "),
+        f"localspec {'run' if seen.one_answer else 'bench'} {seen.target}{_draft(seen)} {change}".replace(
+            "  ", " "
+        ),
     )
 
 
@@ -308,34 +373,6 @@ def _nearly_full(seen: Seen) -> Advice | None:
         "At the brim some drivers move memory into RAM, which is slower than no draft.",
         f"localspec bench {seen.target}{_draft(seen)} --kv q8_0".replace("  ", " "),
     )
-
-
-# ------------------------------------------------------------------ arithmetic
-
-
-def best_length(per_position: Sequence[float], curve: dict[int, float], ratio: float) -> tuple[int, float]:
-    """The fixed draft length, 0 among them, with the greatest predicted speedup, and that speedup.
-
-    Args:
-        per_position: Conditional acceptance at positions 1, 2, ...
-        curve: V(n) by n.
-        ratio: Cost ratio c.
-    """
-    gains = [(_gain(per_position, curve, ratio, k), -k) for k in range(len(per_position) + 1)]
-    gain, k = max(gains)
-    return -k, gain
-
-
-def _gain(per_position: Sequence[float], curve: dict[int, float], ratio: float, k: int) -> float:
-    """Expected tokens of a round over its cost in target steps."""
-    length, reach = 1.0, 1.0
-    for share in per_position[:k]:
-        reach *= share
-        length += reach
-    return length / (interpolate(curve, k + 1) + k * ratio)
-
-
-# ----------------------------------------------------------------------- words
 
 
 def _draft(seen: Seen) -> str:
@@ -351,9 +388,8 @@ def _interval(seen: Seen) -> str:
 
 
 def _step(seen: Seen) -> str:
-    return (
-        f"; a draft step takes {seen.cost_ratio:.2f} of a target step" if seen.cost_ratio is not None else ""
-    )
+    ratio = seen.cost_ratio
+    return "" if ratio is None else f"; a draft step takes {ratio:.2f} of a target step"
 
 
 def _parts(seen: Seen) -> str:

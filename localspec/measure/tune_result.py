@@ -66,7 +66,8 @@ def best_json(tuned: Tuned) -> dict[str, Any] | None:
         "kv": load.kv_type,
         "threads": load.threads or (tuned.ready.threads if tuned.ready else 0),
         "batch": load.n_batch,
-        "flash_attention": "auto",
+        "flash_attn": load.flash_attn,
+        "split_mode": load.split_mode,
         "decode_tok_s": choice.tok_s,
         "baseline_tok_s": baseline(choice),
         **ratio_json(choice.speedup),
@@ -179,8 +180,13 @@ def to_profile(tuned: Tuned, *, when: str, target: str, name: str) -> profiles.P
         del settings["n_draft"]
     if load.threads:
         settings["threads"] = load.threads
-    if load.n_batch != tuned.base.n_batch:
-        settings["batch"] = load.n_batch
+    for setting, value, before in (
+        ("batch", load.n_batch, tuned.base.n_batch),
+        ("flash_attn", load.flash_attn, tuned.base.flash_attn),
+        ("split_mode", load.split_mode, tuned.base.split_mode),
+    ):
+        if value != before:
+            settings[setting] = value
     ratio = choice.speedup
     figures: dict[str, float | str] = {
         "decode_tok_s": choice.tok_s,

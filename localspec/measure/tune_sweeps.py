@@ -1,4 +1,7 @@
-"""The other settings, one at a time, everything else as chosen: cache type, threads, batch, temperature."""
+"""The other settings, one at a time, everything else as chosen.
+
+Cache type, flash attention, threads, the split over several GPUs, batch, temperature.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from localspec.measure import figures
 from localspec.measure.figures import Ratio
 from localspec.measure.tune_cells import OFF, Cell, CellResult, Sweep, beyond_noise
 from localspec.measure.tune_runs import Runner
-from localspec.worker.protocol import Load, Ready
+from localspec.worker.protocol import FlashAttention, Load, Ready, SplitMode
 
 _REPEATS = 2
 _Rates = dict[tuple[str, int], list[float]]
@@ -22,6 +25,9 @@ class Knobs:
     """Values to try. Empty = leave that setting alone."""
 
     kv: tuple[str, ...] = ()
+    flash_attn: tuple[FlashAttention, ...] = ()
+    split_mode: tuple[SplitMode, ...] = ()
+    """Only where there are several GPUs."""
     threads: tuple[int, ...] = ()
     """Only where the target is computed by the CPU."""
     batch: tuple[int, ...] = ()
@@ -31,7 +37,8 @@ class Knobs:
     @property
     def answers(self) -> int:
         """Answers a prompt that they take, about."""
-        return _REPEATS * (len(self.kv) + len(self.threads) + 2 * len(self.temperatures))
+        tried = len(self.kv) + len(self.flash_attn) + len(self.threads) + len(self.split_mode)
+        return _REPEATS * (tried + 2 * len(self.temperatures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,22 @@ class Sweeper:
                 change=lambda load, value: replace(load, kv_type=value),
                 measure=self._decode,
                 note=_lossy,
+            ),
+            _Variable(
+                name="flash attention",
+                unit="tok/s",
+                values=_with(load.flash_attn, knobs.flash_attn),
+                used=load.flash_attn,
+                change=lambda load, value: replace(load, flash_attn=value),
+                measure=self._decode,
+            ),
+            _Variable(
+                name="split mode",
+                unit="tok/s",
+                values=_with(load.split_mode, knobs.split_mode) if not on_cpu else (),
+                used=load.split_mode,
+                change=lambda load, value: replace(load, split_mode=value),
+                measure=self._decode,
             ),
             _Variable(
                 name="batch",

@@ -19,6 +19,7 @@ from localspec import paths
 from localspec.chat.session import Session
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.events import Pair
+from localspec.tui.screens.measuring import Measuring
 from localspec.tui.terminal import Signals
 from localspec.worker.process import Worker, prepare
 
@@ -119,6 +120,8 @@ class LocalspecApp(App[None]):
             self.chat.unselect()
             self.chat.copy(selected)
             return
+        if isinstance(self.screen, Measuring):
+            self.screen.stop()
         now = time.monotonic()
         if now - self._interrupted_at < TWICE_S:
             self.action_leave()

@@ -17,6 +17,8 @@ from localspec.worker.protocol import Configure
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
 
+_LATER = "The measurement begins when this is done; Esc stops what runs."
+
 
 class Commands:
     """Runs slash commands on a chat.
@@ -43,6 +45,8 @@ class Commands:
             "/colour": self._colour,
             "/thinking": self._thinking,
             "/stats": self._stats,
+            "/bench": self._bench,
+            "/tune": self._tune,
             "/theme": self._theme,
             "/clear": self._clear,
             "/quit": self._quit,
@@ -139,6 +143,18 @@ class Commands:
 
     def _clear(self, command: Command, argument: str) -> None:
         self._chat.when_idle(self._chat.clear, stop=True)
+
+    # ----------------------------------------------------------------- measure
+
+    def _bench(self, command: Command, argument: str) -> str | None:
+        waits = self._chat.busy
+        self._chat.when_idle(self._chat.bench)
+        return _LATER if waits else None
+
+    def _tune(self, command: Command, argument: str) -> str | None:
+        waits = self._chat.busy
+        self._chat.when_idle(self._chat.tune)
+        return _LATER if waits else None
 
     # ------------------------------------------------------------------ screen
 

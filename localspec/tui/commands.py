@@ -25,7 +25,9 @@ COMMANDS = (
     Command(
         "/draft", "on|off", "turn drafting on or off, in the middle of an answer too", needs_argument=True
     ),
-    Command("/n-draft", "N|auto", "draft length: tokens drafted a round; auto goes by price", needs_argument=True),
+    Command(
+        "/n-draft", "N|auto", "draft length: tokens drafted a round; auto goes by price", needs_argument=True
+    ),
     Command("/temp", "X", "temperature; 0 always takes the most likely token", needs_argument=True),
     Command("/top-p", "X", "keep the most likely tokens up to this share (0-1)", needs_argument=True),
     Command("/top-k", "N", "keep the N most likely tokens; 0 keeps all", needs_argument=True),
@@ -35,9 +37,11 @@ COMMANDS = (
     Command("/regenerate", "", "answer the last message again, with a new seed", ("/retry",)),
     Command("/drop", "", "make room: forget the oldest message and its answer, then answer what is open"),
     Command("/copy", "[FILE]", "copy the last answer, or save it to a file"),
-    Command("/colour", "", "colour accepted draft tokens apart from the target's own (F2)", ("/color",)),
+    Command("/colour", "", "colour accepted draft tokens apart from the target's own (F4)", ("/color",)),
     Command("/thinking", "", "fold or unfold the thinking (F3)"),
-    Command("/stats", "", "all figures of the last answer"),
+    Command("/stats", "", "all figures of the last answer in words (F2 draws them)"),
+    Command("/bench", "", "measure this pair with and without its draft; the conversation stays"),
+    Command("/tune", "", "find and save the fastest drafter and length; the conversation stays"),
     Command("/theme", "[NAME]", "show or change the colours"),
     Command("/clear", "", "forget the conversation and both caches"),
     Command("/quit", "", "leave", ("/exit", "/q")),

@@ -13,6 +13,9 @@ from typing import Literal
 from localspec.errors import LocalspecError
 from localspec.spec.events import DraftStatus, Finished, PromptProgress, Round, Sampling
 
+FlashAttention = Literal["auto", "on", "off"]
+SplitMode = Literal["layer", "row", "none"]
+
 # ------------------------------------------------------------------ commands
 
 
@@ -46,8 +49,8 @@ class Load:
     gpu_layers: int = -1
     """-1 = all that fit."""
     kv_type: str = "f16"
-    flash_attn: Literal["auto", "on", "off"] = "auto"
-    split_mode: Literal["layer", "row", "none"] = "layer"
+    flash_attn: FlashAttention = "auto"
+    split_mode: SplitMode = "layer"
     threads: int = 0
     """0 = chosen by the number of cores."""
     template_file: str = ""

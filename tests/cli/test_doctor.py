@@ -8,6 +8,7 @@ import pytest
 
 from localspec import __version__
 from localspec.cli import doctor
+from localspec.measure import surroundings
 from localspec.memory import hardware
 
 
@@ -28,15 +29,20 @@ def engine(*, offload: bool, gpus: tuple[tuple[int, int], ...] = ()) -> dict[str
     return {"versions": versions, "gpu_offload": offload, "devices": devices}
 
 
+IDLE = surroundings.Surroundings(0.0, (), None, ())
+
+
 def given(
     monkeypatch: pytest.MonkeyPatch,
     found: dict[str, Any] | None,
     reason: str = "",
     seen: tuple[str, ...] = (),
+    looked: surroundings.Surroundings = IDLE,
 ) -> None:
     monkeypatch.setattr(doctor, "probe", lambda: (found, reason))
     gpus = tuple(hardware.SeenGpu(name, "-DGGML_CUDA=on") for name in seen)
     monkeypatch.setattr(hardware, "seen_gpus", lambda: gpus)
+    monkeypatch.setattr(surroundings, "look", lambda seconds: looked)
 
 
 def text(capsys: pytest.CaptureFixture[str]) -> str:
@@ -120,6 +126,17 @@ def test_gpus_with_their_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "Card 0: 20.0 GiB free of 24.0 GiB" in shown
     assert "Card 1: ? free of ?" in shown
     assert "No problems found." in shown
+
+
+def test_programs_on_the_gpu_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blender = surroundings.Program(7, "blender", gpu_bytes=4 << 30)
+    looked = surroundings.Surroundings(0.0, (), 0, (blender,))
+    given(monkeypatch, engine(offload=True, gpus=((18 << 30, 24 << 30),)), seen=("Card 0",), looked=looked)
+    shown = text(capsys)
+    assert "Advice: Other programs hold 6.0 GiB of 24.0 GiB on the GPU (blender).\n" in shown
+    assert "Try: nvidia-smi" in shown
 
 
 def test_a_gpu_build_that_sees_none(

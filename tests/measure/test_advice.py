@@ -120,6 +120,31 @@ TABLE = {
         "Nothing was drafted: the draft length is 0",
         "localspec bench big --draft 4b --n-draft auto",
     ),
+    "one answer was slower": (
+        replace(GOOD, one_answer=True, speedup=0.7, speeds="24.5 tok/s, plain 35.0", low=None, high=None),
+        "this answer was slower than without: 0.70× (24.5 tok/s, plain 35.0)",
+        "/n-draft auto",
+    ),
+    "one answer was slower with a length by price": (
+        replace(GOOD, one_answer=True, speedup=0.7, speeds="24.5 tok/s, plain 35.0", auto=True),
+        "0.70×",
+        "/draft off",
+    ),
+    "the context is nearly full": (
+        replace(GOOD, context_used=7400),
+        "7,400 of 8,192 tokens of the context",
+        "/drop",
+    ),
+    "other programs hold GPU memory": (
+        replace(GOOD, vram_used=1 << 30, vram_total=24 << 30, gpu_held=6 << 30, gpu_programs=("blender",)),
+        "hold 6.0 GiB of 24.0 GiB on the GPU (blender)",
+        "nvidia-smi",
+    ),
+    "little RAM is free": (
+        replace(GOOD, ram_free=1 << 30, ram_total=32 << 30),
+        "1.0 GiB of 32.0 GiB RAM are free",
+        "localspec run big --kv q8_0 --ctx 2048",
+    ),
     "memory at the brim": (replace(GOOD, vram_used=239, vram_total=240), "100% of the GPU's", "--kv q8_0"),
 }
 
@@ -145,6 +170,16 @@ def test_nothing_is_concluded_from_what_is_not_known():
 
 def test_a_gain_is_not_talked_down():
     assert advise(replace(GOOD, per_position=(0.1, 0.1), cost_ratio=0.7, draft_on_gpu=False)) == []
+
+
+def test_one_answer_within_its_noise_says_nothing():
+    for speedup in (0.95, 1.0, 1.05):
+        assert advise(replace(GOOD, one_answer=True, speedup=speedup, low=None, high=None)) == []
+
+
+def test_advice_names_its_rule():
+    kinds = [one.kind for one in advise(replace(SLOWER, context_used=8000))]
+    assert kinds == ["context", "slower"]
 
 
 def test_an_automatic_length_is_not_told_to_be_shorter():

@@ -8,6 +8,7 @@ from localspec.errors import LoadError, UsageError
 from localspec.measure.tune import tune
 from localspec.measure.tune_cells import Cell, Profile, Sweep
 from localspec.measure.tune_found import Raced
+from localspec.measure.tune_result import to_json
 from localspec.measure.tune_sweeps import Knobs
 from localspec.spec.events import Sampling
 from localspec.worker.protocol import Load
@@ -325,6 +326,18 @@ def test_a_cache_type_within_noise_leaves_the_exact_one():
     found = run(machine, "a", knobs=Knobs(kv=("f16", "q8_0")))
     assert found.load.kv_type == "f16"
     assert found.sweeps[0].note == ""
+
+
+def test_flash_attention_is_tried_and_kept_in_the_profile_when_off_is_faster():
+    machine = Machine({}, linear(0.03), factor=lambda load: 0.5 if load.flash_attn == "off" else 1.0)
+    found = run(machine, knobs=Knobs(flash_attn=("auto", "off")))
+    assert found.load.flash_attn == "off"
+    assert to_json(found, when="", target="t", profile=None)["best"]["flash_attn"] == "off"
+
+
+def test_the_split_is_tried_on_gpus_only():
+    machine = Machine({}, linear(0.03), factor=lambda load: 0.5 if load.split_mode == "row" else 1.0)
+    assert run(machine, knobs=Knobs(split_mode=("layer", "row", "none"))).load.split_mode == "layer"
 
 
 def test_threads_are_tried_on_a_cpu_only():

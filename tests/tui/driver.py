@@ -29,6 +29,8 @@ class Pair:
     """What the app needs of a launch."""
 
     load: Load | None
+    target_name: str = "big"
+    draft_name: str = "small"
     notes: tuple[str, ...] = ()
     remembered: int = 0
 
@@ -98,14 +100,16 @@ async def chat(
     draft: DraftSpec = DRAFT,
     wait: bool = True,
     notes: tuple[str, ...] = (),
+    target_name: str = "big",
+    host: str = "tests.fake_host:serve",
     folder: Path,
 ) -> AsyncIterator[Chat]:
     """The app on a screen of `size` cells; the engine follows `script` (see tests/fake_host.py)."""
     before = os.environ.get("LOCALSPEC_FAKE")
     os.environ["LOCALSPEC_FAKE"] = script
-    worker = Worker(host="tests.fake_host:serve", log_file=folder / "engine.log")
+    worker = Worker(host=host, log_file=folder / "engine.log")
     session = Session(worker, seed=1)
-    pair = Pair(load or Load(target=TARGET, draft=draft), notes)
+    pair = Pair(load or Load(target=TARGET, draft=draft), target_name, notes=notes)
     app = LocalspecApp(session, worker, pair)
     try:
         async with app.run_test(size=size) as pilot:

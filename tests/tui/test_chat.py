@@ -67,7 +67,7 @@ async def test_commands_with_brackets(tmp_path: Path) -> None:
         assert "be [/bold] brief [0]" in c.notices()
 
 
-@pytest.mark.parametrize("key", ["f2", None])
+@pytest.mark.parametrize("key", ["f4", None])
 async def test_control_characters_are_harmless(tmp_path: Path, key: str | None) -> None:
     text = "a\x1b[31mred\x9b31m\u202eright\x07end\n\n```\nx\x1b]0;t\x07\n```\n\n# h\x1b[2J\n\n"
     async with chat(f"n=30,text={text}", folder=tmp_path) as c:
@@ -166,7 +166,7 @@ async def test_toggle_colours_loses_nothing(tmp_path: Path) -> None:
     async with chat(f"n=60,tok_s=80,text={text}", folder=tmp_path, size=(80, 50)) as c:
         await c.send("go")
         for _ in range(5):
-            await c.pilot.press("f2")
+            await c.pilot.press("f4")
             await c.pilot.pause(0.1)
         await c.until(lambda: not c.screen.busy)
         answer = c.screen.conversation.answers()[0]
@@ -179,7 +179,7 @@ async def test_toggle_colours_loses_nothing(tmp_path: Path) -> None:
         assert shown == answer.text
         styles = {str(span.style) for each in answer._pieces.children for span in each.content.spans}
         assert len(styles) == 2
-        await c.pilot.press("f2")
+        await c.pilot.press("f4")
         await c.pilot.pause(0.2)
         assert answer._markdown.display
         assert answer._markdown.source == answer.text

@@ -18,8 +18,10 @@ from localspec.errors import UsageError
 from localspec.tui import clipboard, text
 from localspec.tui.commanding import Commands
 from localspec.tui.commands import as_message, is_command, suggestions
+from localspec.tui.screens.bench import Bench
 from localspec.tui.screens.events import Events, Pair
 from localspec.tui.screens.help import Help
+from localspec.tui.screens.tune import Tune
 from localspec.tui.widgets.answer import Answer
 from localspec.tui.widgets.figures import Figures
 from localspec.tui.widgets.hints import Suggestions
@@ -49,8 +51,9 @@ class ChatScreen(Events):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "stop", priority=True, show=False),
         Binding("f1", "help", "help", priority=True, show=False),
-        Binding("f2", "colour", "colour", priority=True, show=False),
+        Binding("f2", "stats", "stats", priority=True, show=False),
         Binding("f3", "thinking", "thinking", priority=True, show=False),
+        Binding("f4", "colour", "colour", priority=True, show=False),
         Binding("pageup", "page(-1)", "scroll up", priority=True, show=False),
         Binding("pagedown", "page(1)", "scroll down", priority=True, show=False),
         Binding("ctrl+end", "follow", "follow the answer", priority=True, show=False),
@@ -67,6 +70,7 @@ class ChatScreen(Events):
         with Container(id="body"):
             with Vertical(id="main"):
                 yield self.conversation
+                yield self._stats
                 yield self._loading
                 yield self._suggestions
                 yield self.prompt
@@ -169,11 +173,46 @@ class ChatScreen(Events):
             return ()
 
         self.conversation.restart()
+        self._advised.clear()
         self.figures = Figures(
             draft=self.figures.draft, memory=self.figures.memory, context_size=self.figures.context_size
         )
         self._start("clear", source)
         self.say("The conversation and both caches are empty.")
+
+    def bench(self) -> None:
+        """Measure the pair on a screen of its own; the conversation is read again with the next turn."""
+        load = self.worker.loaded
+        if load is None:
+            self.fail(UsageError("There is nothing to measure: no model was loaded.", hint="localspec run"))
+        elif load.draft.kind != "none" and load.n_draft == 0:
+            self.fail(
+                UsageError("The draft length is 0: there is no draft to measure.", hint="/n-draft auto")
+            )
+        else:
+            screen = Bench(self.worker, load, self._names, self.session.sampling, think=self.session.think)
+            self.app.push_screen(screen, self._measured)
+
+    def tune(self) -> None:
+        """Find the fastest drafter on a screen of its own; then load the pair again that was loaded."""
+        load = self.worker.loaded
+        if load is None:
+            self.fail(UsageError("There is nothing to tune: no model was loaded.", hint="localspec run"))
+            return
+
+        def done(said: str | None) -> None:
+            self._measured(said)
+            self._loading.start()
+            self._start("load", lambda: self.worker.load(load))
+
+        think = self.session.think
+        self.app.push_screen(
+            Tune(self.worker, load, self._names[0], self.session.sampling, think=think), done
+        )
+
+    def _measured(self, said: str | None) -> None:
+        if said:
+            self.say(said)
 
     def when_idle(self, action: Callable[[], None], *, stop: bool = False) -> None:
         """Do something now, or as soon as what runs has ended.
@@ -218,6 +257,10 @@ class ChatScreen(Events):
     def action_help(self) -> None:
         """Show the help."""
         self.app.push_screen(Help())
+
+    def action_stats(self) -> None:
+        """Show or hide the stats."""
+        self._stats.toggle()
 
     def action_colour(self) -> None:
         """Colour the answers by who chose the tokens, or show them as Markdown again."""

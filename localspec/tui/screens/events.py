@@ -14,17 +14,20 @@ from textual.screen import Screen
 
 from localspec.chat.session import Session
 from localspec.errors import ContextFullError, LocalspecError
+from localspec.measure.advice import advise
+from localspec.measure.seen import from_answer
 from localspec.spec.events import DraftStatus, Finished, Piece, PromptProgress, Round
 from localspec.tui import clipboard, text
 from localspec.tui.feed import Ended, Feed
-from localspec.tui.speed import Speedometer
+from localspec.tui.speed import Course, Speedometer
 from localspec.tui.widgets.answer import Answer
 from localspec.tui.widgets.conversation import Conversation
 from localspec.tui.widgets.figures import Figures, FiguresView
 from localspec.tui.widgets.hints import BUSY, IDLE, Keys
 from localspec.tui.widgets.loading import Loading
-from localspec.tui.widgets.notices import Kind, Notice, error_content
+from localspec.tui.widgets.notices import Kind, Notice, advice_content, error_content
 from localspec.tui.widgets.prompt import Prompt
+from localspec.tui.widgets.stats import StatsPanel
 from localspec.tui.widgets.title import Title
 from localspec.worker.process import Worker
 from localspec.worker.protocol import DraftChanged, Event, Load, LoadProgress, MemoryUse, Ready
@@ -41,6 +44,14 @@ class Pair(Protocol):
     @property
     def load(self) -> Load | None:
         """The command that loads the pair."""
+
+    @property
+    def target_name(self) -> str:
+        """The target as it is typed in a command."""
+
+    @property
+    def draft_name(self) -> str:
+        """The draft as it is typed after `--draft`."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -67,7 +78,10 @@ class Events(Screen[None]):
         self.figures = Figures()
         self.coloured = coloured
         self._launch: Pair | None = launch
+        self._advised: set[str] = set()
+        self._names = (launch.target_name, launch.draft_name)
         self._speed = Speedometer()
+        self._course = Course()
         self._feed: Feed | None = None
         self._kind: Literal["load", "answer", "clear"] = "load"
         self._answer: Answer | None = None
@@ -82,6 +96,7 @@ class Events(Screen[None]):
         self._loading = Loading()
         self._keys = Keys()
         self._view = FiguresView(id="figures")
+        self._stats = StatsPanel()
 
     # ------------------------------------------------------------------ events
 
@@ -104,6 +119,8 @@ class Events(Screen[None]):
         self._kind = kind
         self._finished = None
         self._speed.reset()
+        if kind == "answer":
+            self._course.reset()
         self._title.show(phase={"load": "loading", "answer": "reading the prompt", "clear": "clearing"}[kind])
         self._feed = Feed(source, name=f"localspec {kind}")
         self._show_keys()
@@ -125,6 +142,7 @@ class Events(Screen[None]):
             self._give(pieces)
             self._loading.tick()
             self._view.show(self.figures)
+            self._stats.show(self.figures, self._course)
             while not self._results.empty():
                 self._copied(*self._results.get())
             for notice in self.session.take_notices() if arrived else ():
@@ -178,6 +196,7 @@ class Events(Screen[None]):
 
     def _round(self, event: Round) -> None:
         self._speed.add(event.stats)
+        self._course.add(event.stats)
         self._count(event)
         thinking = bool(event.pieces) and event.pieces[-1].thinking
         self._title.show(phase="thinking" if thinking else "answering")
@@ -221,6 +240,8 @@ class Events(Screen[None]):
         then, self._then = self._then, None
         armed, self._armed = self._armed, False
         self._show_keys()
+        if error is None and self._finished is not None:
+            self._advise(self._finished)
         if then is not None:
             then()
         elif armed and error is None and not stopped:
@@ -249,6 +270,27 @@ class Events(Screen[None]):
         answer.finish(" · ".join(foot))
         if self._finished is not None and self._finished.reason == "context":
             self.say("The context is full. /drop forgets the oldest turn, /clear begins anew.", "warning")
+
+    def _advise(self, finished: Finished) -> None:
+        """Say the most pressing trouble of this answer that was not said in this conversation."""
+        ready, load = self.worker.ready, self.worker.loaded
+        if ready is None or load is None:
+            return
+        target, draft = self._names
+        seen = from_answer(
+            ready,
+            load,
+            finished,
+            target=target,
+            draft=draft,
+            sampling=self.session.sampling,
+            memory=self.figures.memory,
+            wanted=self.worker.draft_on,
+        )
+        fresh = [advice for advice in advise(seen) if advice.kind not in self._advised]
+        if fresh and not (finished.reason == "context" and fresh[0].kind == "context"):
+            self._advised.add(fresh[0].kind)
+            self.conversation.add(Notice(advice_content(fresh[0]), "advice"))
 
     # ----------------------------------------------------------------- talking
 

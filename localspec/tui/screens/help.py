@@ -22,8 +22,9 @@ KEYS = (
     ("Ctrl+Q, /quit", "leave"),
     ("PgUp, PgDn", "scroll; Ctrl+End follows the answer again"),
     ("Tab", "complete a command"),
-    ("F2", "colour accepted draft tokens apart from the target's own"),
+    ("F2", "show or hide the stats: speed over the answer, acceptance, a round's time, net speedup"),
     ("F3", "fold or unfold the thinking"),
+    ("F4", "colour accepted draft tokens apart from the target's own"),
     ("F1, Esc", "open and close this help"),
 )
 
@@ -39,6 +40,11 @@ FIGURES = (
     ("mean length", "mean accepted length: 1 + accepted / rounds, tokens that one pass of the target yields"),
     ("k", "draft length: tokens drafted in a round"),
     ("at position", "of the rounds that accepted the positions before, the share that accepted this one"),
+    ("net", "net speedup: tokens per second over what this target makes here without a draft"),
+    (
+        "time of a round",
+        "draft: the small model guesses; verify: the target checks; own code: choosing, text, bookkeeping",
+    ),
     ("context", "tokens in the context / its size"),
     ("VRAM, RAM", "memory in use / in all: of the devices (VRAM), or of this process and machine (RAM)"),
     ("draft", "on, or off and why; the draft never changes the text, only the speed"),

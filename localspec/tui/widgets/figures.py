@@ -18,6 +18,8 @@ Part = tuple[str, str]
 _LABEL = text.MUTED
 _VALUE = "bold"
 _GAP: Part = ("   ", "")
+NEAR = 1.03
+"""Up to this factor two speeds are called the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,22 @@ class Figures:
     context_used: int = 0
     context_size: int = 0
     memory: MemoryUse | None = None
+
+    @property
+    def tok_s(self) -> float | None:
+        """Tokens per second now; after the answer, of the whole answer."""
+        return self.stats.decode_tok_s if self.now_tok_s is None else self.now_tok_s
+
+    @property
+    def plain_tok_s(self) -> float | None:
+        """What this target makes on this machine without a draft, as far as it is known."""
+        return 1 / self.draft.plain_s if self.draft.plain_s > 0 else None
+
+    @property
+    def net_speedup(self) -> float | None:
+        """Speed over plain decoding's; None while one of the two is not known, and where nothing was drafted."""
+        tok_s, plain = self.tok_s, self.plain_tok_s
+        return tok_s / plain if tok_s and plain and self.stats.drafted else None
 
 
 class FiguresView(Static):
@@ -127,32 +145,45 @@ def strip(figures: Figures, width: int) -> list[Content]:
     accepted = [*accepts[0], ("  ", ""), *accepts[1]]
     first = _figure("TTFT", f"{ttft:>6}")
     context = _figure("context", _context(figures))
+    net = _net(figures)
     columns = [max(_length(speed), _length(accepted)), max(_length(first), len(f"k {k}"))]
     room = width - sum(columns) - 2 * len(_GAP[0])
     if room < max(_length(context), len("at position ") + 6):
-        lines = _flow([*speeds, first, context, *accepts, _figure("k", k), *_bars(stats, width)], width)
+        groups = [*speeds, net, first, context, *accepts, _figure("k", k), *_bars(stats, width)]
+        lines, net = _flow([group for group in groups if group], width), []
     else:
         lines = [
             [*_pad(speed, columns[0]), _GAP, *_pad(first, columns[1]), _GAP, *context],
             [*_pad(accepted, columns[0]), _GAP, *_pad(_figure("k", k), columns[1]), _GAP],
         ]
         lines[1] += [part for group in _bars(stats, room) for part in group]
-    return [_content(line) for line in lines] + _last_lines(figures, width)
+    return [_content(line) for line in lines] + _last_lines(figures, width, net)
 
 
-def _last_lines(figures: Figures, width: int) -> list[Content]:
-    """The draft's state, and the memory at the end of its line or on one of its own."""
-    draft = draft_parts(figures.draft)
+def _net(figures: Figures) -> list[Part]:
+    """The net speedup, in the warning's colour where the draft loses."""
+    net = figures.net_speedup
+    if net is None:
+        return []
+    return [("net ", _LABEL), (f"{net:.2f}×", net_style(net))]
+
+
+def net_style(net: float) -> str:
+    """How a net speedup is coloured."""
+    return "bold $text-warning" if net < 1 / NEAR else "bold $text-success" if net > NEAR else _VALUE
+
+
+def _last_lines(figures: Figures, width: int, net: list[Part]) -> list[Content]:
+    """The draft's state; at the end of its line `net` if it fits, and the memory, else on a line of its own."""
+    lines = _wrap(draft_parts(figures.draft), width)
     memory = figures.memory
-    if memory is None:
-        return _wrap(draft, width)
-    used = _figure(memory.label, text.gibibytes(memory.used, memory.total))
-    lines = _wrap(draft, width)
-    gap = width - lines[-1].cell_length - _length(used)
-    if gap >= len(_GAP[0]):
-        lines[-1] = lines[-1] + " " * gap + _content(used)
-        return lines
-    return [*lines, _content(used)]
+    used = _figure(memory.label, text.gibibytes(memory.used, memory.total)) if memory is not None else []
+    both = [*net, _GAP, *used] if net and used else net or used
+    for end in (both, used):
+        gap = width - lines[-1].cell_length - _length(end)
+        if end and gap >= len(_GAP[0]):
+            return [*lines[:-1], lines[-1] + " " * gap + _content(end)]
+    return [*lines, _content(used)] if used else lines
 
 
 def _bars(stats: Stats, room: int) -> list[list[Part]]:
@@ -190,13 +221,15 @@ def panel(figures: Figures, width: int) -> list[Content]:
             lines.append(Content(""))
         lines.append(Content.styled(title, "bold $text-primary"))
 
-    def row(label: str, value: str, unit: str = "") -> None:
+    def row(label: str, value: str, unit: str = "", style: str = _VALUE) -> None:
         gap = max(1, width - len(label) - len(value) - 6)
-        lines.append(_content([(label, _LABEL), (" " * gap, ""), (value, _VALUE), (f" {unit:<5}", _LABEL)]))
+        lines.append(_content([(label, _LABEL), (" " * gap, ""), (value, style), (f" {unit:<5}", _LABEL)]))
 
     head("Speed")
     row("now", now, "tok/s")
     row("this answer", answer, "tok/s")
+    net = figures.net_speedup
+    row("net speedup", text.NOTHING if net is None else f"{net:.2f}×", "", net_style(net or 1.0))
     row("prompt", text.rate(stats.prompt_tok_s), "tok/s")
     row("time to first token", *_unit(ttft))
     row("tokens", f"{stats.completion_tokens:,}" if stats.completion_tokens else text.NOTHING)
@@ -205,7 +238,7 @@ def panel(figures: Figures, width: int) -> list[Content]:
     row("draft length k", _draft_length(figures.draft))
     row("acceptance rate", *_unit(_acceptance(stats)))
     row("mean accepted length", mean)
-    lines.extend(_positions(stats.per_position, width))
+    lines.extend(position_columns(stats.per_position, width))
     head("Memory")
     row("context", _context(figures))
     if figures.context_size:
@@ -222,15 +255,15 @@ def _unit(value: str) -> tuple[str, str]:
     return number, unit
 
 
-def _positions(shares: tuple[float, ...], width: int) -> list[Content]:
-    """Columns of three cells' height, each over its position and, where they are wide enough, its share."""
+def position_columns(shares: tuple[float, ...], width: int, levels: int = 3) -> list[Content]:
+    """Columns of `levels` cells' height, each over its position and, where they are wide enough, its share."""
     if not shares:
         return []
     step = max(2, min(6, width // len(shares)))
     shown = shares[: width // step]
-    lines = [Content.styled("accepted at position", _LABEL)]
-    for level in (2, 1, 0):
-        cells = [text.column_part(share, level, 3) * (1 if step < 4 else 2) for share in shown]
+    lines = [Content.styled("accepted at position, once reached"[:width], _LABEL)]
+    for level in reversed(range(levels)):
+        cells = [text.column_part(share, level, levels) * (1 if step < 4 else 2) for share in shown]
         lines.append(Content.styled("".join(f"{cell:<{step}}" for cell in cells), "$text-accent"))
     places = "".join(f"{place:<{step}}" for place in range(1, len(shown) + 1))
     lines.append(Content.styled(places if len(shown) < 10 or step > 2 else "1 2 3 4 5 6 7 8 9", _LABEL))

@@ -17,7 +17,8 @@ IDLE: tuple[Hint, ...] = (
     ("F1", "help"),
     ("Ctrl+C twice", "leave"),
     ("/", "commands"),
-    ("F2", "colour"),
+    ("F2", "stats"),
+    ("F4", "colour"),
     ("PgUp/PgDn", "scroll"),
 )
 BUSY: tuple[Hint, ...] = (
@@ -26,7 +27,8 @@ BUSY: tuple[Hint, ...] = (
     ("F1", "help"),
     ("Ctrl+C twice", "leave"),
     ("/", "commands"),
-    ("F2", "colour"),
+    ("F2", "stats"),
+    ("F4", "colour"),
     ("PgUp/PgDn", "scroll"),
 )
 

@@ -8,9 +8,10 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.errors import LocalspecError
+from localspec.measure.advice import Advice
 from localspec.tui.text import MUTED, clean
 
-Kind = Literal["info", "warning", "error"]
+Kind = Literal["info", "warning", "error", "advice"]
 
 
 class UserMessage(Static):
@@ -36,3 +37,13 @@ def error_content(error: LocalspecError) -> Content:
     if error.hint:
         parts += [("\nNext: ", MUTED), (clean(error.hint), "bold")]
     return Content.assemble(*parts)
+
+
+def advice_content(advice: Advice) -> Content:
+    """What was seen, the likely cause, and the command that mends it."""
+    return Content.assemble(
+        (clean(advice.seen), "bold"),
+        f"\n{clean(advice.cause)}",
+        ("\nTry: ", MUTED),
+        (clean(advice.command), "bold"),
+    )

@@ -1,0 +1,157 @@
+"""`/tune`: the fastest drafter and draft length of the loaded target, as a live table; the result is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from textual.content import Content
+
+from localspec.measure.prompts import BUILT_IN, SEED
+from localspec.measure.tune import tune
+from localspec.measure.tune_cells import CellResult, Profile
+from localspec.measure.tune_drafts import on_disk
+from localspec.measure.tune_found import Raced, Tuned
+from localspec.measure.tune_result import to_profile
+from localspec.measure.tune_runs import QUICK, Step
+from localspec.models.catalog import load_catalog
+from localspec.models.text import shell_word
+from localspec.options import AUTO_N_DRAFT
+from localspec.profiles import save
+from localspec.settings import load_state
+from localspec.spec.events import Sampling
+from localspec.tui import text
+from localspec.tui.screens.measuring import Measuring
+from localspec.tui.widgets.figures import net_style
+from localspec.worker.process import Worker
+from localspec.worker.protocol import DraftSpec, Load
+
+_NAME = 30
+
+
+class Tune(Measuring):
+    """The quick way of `localspec tune`: drafters and draft lengths. Other drafters are loaded meanwhile.
+
+    Args:
+        worker: Has nothing running.
+        load: What it has loaded; everything but drafter and length is kept.
+        target: The target as it is typed in a command.
+        sampling: As the conversation has it; the seed is that of every bench.
+        think: For templates that know it.
+    """
+
+    def __init__(
+        self, worker: Worker, load: Load, target: str, sampling: Sampling, *, think: bool | None
+    ) -> None:
+        super().__init__(worker, "Tune: every drafter on this disk, beside no draft")
+        self._load = load
+        self._target = target
+        self._sampling = replace(sampling, seed=SEED)
+        self._think = think
+        self._said: list[str] = []
+        self._raced: list[Raced] = []
+        self._tuned: Tuned | None = None
+        self._file: Path | None = None
+
+    # ------------------------------------------------------------------ thread
+
+    def work(self, tell: Callable[[Any], None], cancelled: Callable[[], bool]) -> None:
+        """Find the drafters, race them, save what won twice."""
+        catalog = load_catalog()
+        ref = catalog.resolve(self._target, role="target", target=None)
+        layers = self._load.draft.gpu_layers
+        candidates, notes = on_disk(ref, catalog, load_state(), gpu_layers=layers)
+        for note in notes:
+            tell(note)
+        most = min(AUTO_N_DRAFT, self._load.n_batch - 1)
+        tuned = tune(
+            self.worker,
+            replace(self._load, draft=DraftSpec(), n_draft=most, auto=False),
+            candidates,
+            BUILT_IN,
+            QUICK,
+            self._sampling,
+            think=self._think,
+            tell=tell,
+            cancelled=cancelled,
+        )
+        tell(tuned)
+        if tuned.confirmed:
+            when = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            tell(save(to_profile(tuned, when=when, target=self._target, name="")))
+
+    # ------------------------------------------------------------------ screen
+
+    def take(self, event: Any) -> None:
+        """Progress, measured cells, sentences, the end."""
+        if isinstance(event, Step):
+            self.progress(event.fraction, event.what, event.eta_s)
+        elif isinstance(event, Raced):
+            self._raced.append(event)
+        elif isinstance(event, Tuned):
+            self._tuned = event
+            self._error = event.error
+        elif isinstance(event, Path):
+            self._file = event
+        elif isinstance(event, str):
+            self._said.append(event)
+        elif isinstance(event, Profile) and not event.predictions:
+            self._said.append(
+                f"{event.candidate.label} is not tried: it could reach {event.ceiling:.2f}× at most."
+            )
+
+    def results(self, width: int) -> list[Content]:
+        """The table, what was left out, and at the end what was found."""
+        lines = [Content.styled(f"{'':<{_NAME}}{'k':>6}{'tok/s':>8}{'speedup':>9}", text.MUTED)]
+        best = max((cell.speedup.value for one in self._raced for cell in one.cells), default=1.0)
+        if self._raced:
+            off = self._raced[0].off
+            lines.append(Content(f"{'no draft':<{_NAME}}{'':>6}{text.rate(off.tok_s):>8}{'1.00×':>9}"))
+        for one in self._raced:
+            lines += [_row(one.candidate.label, cell, width, best) for cell in one.cells]
+        lines += [text.plain(sentence, text.MUTED) for sentence in self._said]
+        if not self.running:
+            lines += [Content(""), *self._end()]
+        return lines
+
+    def _end(self) -> list[Content]:
+        said = self.sentence()
+        full = Content.assemble(
+            ("In full, with cache type and threads: ", text.MUTED),
+            (f"localspec tune {text.clean(shell_word(self._target))}", "bold"),
+        )
+        return [text.plain(said, "bold"), full]
+
+    def sentence(self) -> str:
+        """One line for the conversation."""
+        tuned = self._tuned
+        if tuned is None or tuned.choice is None:
+            return "Nothing was measured."
+        choice = tuned.choice
+        so_far = "" if tuned.confirmed else " so far (not confirmed)"
+        if choice.cell.off:
+            word = "Off is fastest" if tuned.verdict == "off is fastest" else "No draft is as fast as any"
+            found = f"{word}{so_far}: {text.rate(choice.tok_s)} tok/s."
+        else:
+            label = tuned.candidate(choice.cell).label
+            figures = f"{text.rate(choice.tok_s)} tok/s, {choice.speedup.value:.2f}×"
+            found = f"Fastest{so_far}: {label}, k={choice.cell.length}: {figures}."
+        kept = (
+            f" Saved as {self._file.stem}: the next localspec run uses it." if self._file else " Not saved."
+        )
+        return found + kept
+
+
+def _row(label: str, cell: CellResult, width: int, best: float) -> Content:
+    value = cell.speedup.value
+    parts: list[str | tuple[str, str]] = [
+        f"{text.one_line(label, _NAME - 2):<{_NAME}}{cell.cell.length:>6}{text.rate(cell.tok_s):>8}",
+        (f"{value:.2f}×".rjust(9), net_style(value)),
+    ]
+    room = width - _NAME - 25
+    if room >= 6:
+        parts += ["  ", (text.bar(value / max(best, 1.0), min(room, 40)), "$text-accent")]
+    return Content.assemble(*parts)
