@@ -85,9 +85,8 @@ async def test_thinking_counts_and_is_apart(tmp_path: Path) -> None:
         await c.send("hello")
         await c.until(lambda: c.screen.phase == "thinking")
         await c.until(lambda: c.screen.figures.now_tok_s)
-        figures = c.figures()
         assert c.screen.figures.stats.completion_tokens > 0
-        assert "–" not in figures.split("tok/s")[0]
+        await c.until(lambda: "–" not in c.figures().split("tok/s")[0])
         await c.until(lambda: c.screen.phase == "answering")
         await c.until(lambda: not c.screen.busy)
         answer = c.screen.conversation.answers()[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import PurePath
@@ -35,6 +36,8 @@ from localspec.worker.protocol import Notice as EngineNotice
 
 log = logging.getLogger(__name__)
 
+FIGURES_S = 0.3
+"""Time between two updates of the figures while an answer runs."""
 _ENDS = {"length": "token limit reached", "context": "the context is full", "cancelled": "stopped"}
 
 
@@ -86,6 +89,7 @@ class Events(Screen[None]):
         self._kind: Literal["load", "answer", "clear"] = "load"
         self._answer: Answer | None = None
         self._finished: Finished | None = None
+        self._shown_at = 0.0
         self._then: Callable[[], None] | None = None
         self._armed = False
         self._confirm_draft = False
@@ -141,8 +145,11 @@ class Events(Screen[None]):
                     self._ended(event.error)
             self._give(pieces)
             self._loading.tick()
-            self._view.show(self.figures)
-            self._stats.show(self.figures, self._course)
+            now = time.monotonic()
+            if not self.answering or now - self._shown_at >= FIGURES_S:
+                self._shown_at = now
+                self._view.show(self.figures)
+                self._stats.show(self.figures, self._course)
             while not self._results.empty():
                 self._copied(*self._results.get())
             for notice in self.session.take_notices() if arrived else ():

@@ -19,10 +19,11 @@ from localspec.tui.text import clean
 from localspec.tui.widgets.chunks import Chunks
 from localspec.tui.widgets.thinking import Thinking
 
-PAINT_S = 1 / 15
+PAINT_S = 1 / 12
 """Least time between two updates of an answer on the screen, in seconds."""
-_REST = 3
-"""After a paint that took t seconds the next one comes this many times t later, so that keys get their turn."""
+_REST, _LONGEST_REST_S = 50, 0.4
+"""After a paint that computed for t seconds the next one comes this many times t later, within limits: a model that is
+computed on the same cores waits for every paint."""
 _PREVIEW = 3_000  # characters of an open block that are worth styling at every update
 ACCEPTED = "$text-success"
 OWN = "bold $text-warning"
@@ -139,6 +140,7 @@ class Answer(Vertical):
             await self._wake.wait()
             self._wake.clear()
             self._painting = True
+            computed = time.thread_time()
             try:
                 await self._paint(ending=self._ending)
             except Exception:
@@ -148,7 +150,9 @@ class Answer(Vertical):
                 self._arrange()
             self._paint_pieces()
             self._painting = False
-            await asyncio.sleep(max(PAINT_S, _REST * await self._refreshed()))
+            took = await self._refreshed()
+            computed = time.thread_time() - computed
+            await asyncio.sleep(max(PAINT_S, 3 * took, min(_REST * computed, _LONGEST_REST_S)))
 
     async def _refreshed(self) -> float:
         """Wait until what was painted is on the screen; the seconds that this took."""
