@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -21,8 +20,6 @@ Outputs = Literal["none", "last", "all"]
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 _ABORTED = 2
-_CHUNK_SECONDS = 0.12  # a stop is looked at between chunks of a prompt
-_FIRST_CHUNK = 32
 
 
 class Context:
@@ -111,6 +108,9 @@ class Context:
         self._branch = 0
         self._rows: dict[int, npt.NDArray[np.float32]] = {}
         self._n_outputs = 0
+        self.chunk = 64
+        """Tokens of a prompt that are evaluated at once. It stays as it is while the context lives: other chunks round
+        otherwise, and the same seed would not always give the same text."""
         self.evaluated = 0
         """Tokens evaluated since the context was made."""
         self.on_decoded: Callable[[int, Sequence[int]], None] | None = None
@@ -198,7 +198,7 @@ class Context:
         return rows[: self._n_outputs]
 
     def extend(self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> Iterator[int]:
-        """Evaluate many tokens in chunks of about a tenth of a second each, so that a stop is heard.
+        """Evaluate many tokens in chunks of `chunk` tokens, so that a stop is heard between them.
 
         The last token gets its row of logits.
 
@@ -212,19 +212,13 @@ class Context:
         Raises:
             DecodeError: llama.cpp failed.
         """
-        done, size = 0, min(_FIRST_CHUNK, self.n_batch)
+        done = 0
         while done < len(tokens) and not cancelled():
-            chunk = tokens[done : done + size]
-            began = time.perf_counter()
+            chunk = tokens[done : done + min(self.chunk, self.n_batch)]
             self.decode(chunk, "last" if done + len(chunk) == len(tokens) else "none")
             llama_cpp.llama_synchronize(self._handle)
-            took = time.perf_counter() - began
             done += len(chunk)
             yield done
-            if took < _CHUNK_SECONDS / 2:
-                size = min(2 * size, self.n_batch)
-            elif took > 2 * _CHUNK_SECONDS:
-                size = max(size // 2, 1)
 
     def truncate(self, length: int) -> bool:
         """Keep the first `length` tokens.

@@ -36,6 +36,7 @@ MAX_DRAFT = 16
 
 _LONG_STEP_SECONDS = 0.05
 """From here on a stop must reach into an evaluation, and asking for it is not felt."""
+_CHUNK_SECONDS = 0.25
 _AUTO_SNAPSHOTS = 7  # each is a whole recurrent state: 150 MB for a 27B target
 
 
@@ -318,9 +319,11 @@ class Loader:
             context.logits()
             took = time.perf_counter() - began
         context.clear()
-        context.evaluated = 0
         if took > _LONG_STEP_SECONDS:
             context.stop_when(self._cancelled)
+        else:
+            context.chunk = _chunk(context, token)
+        context.evaluated = 0
         return took
 
     def _info(self, model: Model, header: Header, gpu_layers: int, role: str, memory_plan: Plan) -> ModelInfo:
@@ -343,6 +346,19 @@ class Loader:
 
     def _close(self) -> None:
         _close(self._drafters, self._contexts, self._models)
+
+
+def _chunk(context: Context, token: int) -> int:
+    """Tokens of a prompt that take about a quarter of a second, a power of two; more would make a stop wait."""
+    count = min(64, context.n_batch, context.n_ctx)
+    for _ in range(2):
+        began = time.perf_counter()
+        context.decode([token] * count, "last")
+        context.logits()
+        took = time.perf_counter() - began
+        context.clear()
+    fitting = int(_CHUNK_SECONDS * count / took)
+    return max(32, min(1 << (fitting.bit_length() - 1) if fitting else 1, context.n_batch))
 
 
 def _close(drafters: Sequence[Drafter], contexts: Sequence[Context], models: Sequence[Model]) -> None:
