@@ -65,15 +65,12 @@ class Engine:
         limit = min(self.context.max_outputs, self.context.n_batch) - 1
         return min(limit, self.context.snapshots) if self.context.has_state else limit
 
-    def set_length(
-        self, n_draft: int, costs: Costs | None = None, *, loss_start: float | None = None
-    ) -> None:
+    def set_length(self, n_draft: int, costs: Costs | None = None) -> None:
         """Choose the draft length.
 
         Args:
             n_draft: Tokens drafted a round, at most `n_draft_limit`; with `costs`, the greatest number of them.
             costs: The prices by which each round's length is chosen; None = always `n_draft`.
-            loss_start: What learning may cost, see `PricedLength`.
 
         Raises:
             UsageError: A negative length.
@@ -82,12 +79,7 @@ class Engine:
             raise UsageError(f"A draft length of {n_draft} cannot be.", why="It is a number of tokens.")
         limit = min(n_draft, self.n_draft_limit)
         self._last_length = limit
-        if costs is None or limit == 0:
-            self.policy = FixedLength(limit)
-        elif loss_start is None:
-            self.policy = PricedLength(costs, limit)
-        else:
-            self.policy = PricedLength(costs, limit, loss_start)
+        self.policy = FixedLength(limit) if costs is None or limit == 0 else PricedLength(costs, limit)
         if self.drafter is not None:
             self.drafter.bind(self.policy)
 

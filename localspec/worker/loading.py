@@ -131,6 +131,7 @@ class Loader:
             except LocalspecError as error:
                 if self._cancelled():
                     raise
+                self._drop_draft()
                 off_reason = f"the draft could not be loaded: {error.message.rstrip('.')}"
         self._send(LoadProgress("warmup", 0.0, header.path.name))
         steps = [self._warm_up(made, target) for made in self._contexts]
@@ -343,6 +344,11 @@ class Loader:
             kv_type=self._command.kv_type,
             memory=_bytes_of(memory_plan, role),
         )
+
+    def _drop_draft(self) -> None:
+        """Give back what a draft that failed half-way holds; the target and its context were made first."""
+        _close(self._drafters, self._contexts[1:], self._models[1:])
+        del self._drafters[:], self._contexts[1:], self._models[1:]
 
     def _close(self) -> None:
         _close(self._drafters, self._contexts, self._models)

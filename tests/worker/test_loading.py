@@ -160,6 +160,19 @@ def test_a_draft_that_llama_cpp_refuses_is_left_out_with_its_reason(
     assert loaded.ready.draft.reason.startswith("the draft could not be loaded")
 
 
+def test_a_draft_that_fails_half_way_is_not_kept_in_memory(
+    load: Opener, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise LoadError("No context could be made.")
+
+    monkeypatch.setattr(Loader, "_model_drafter", fails)
+    loaded = load(tiny, DraftSpec("model", str(gguf_files.perturbed(tiny, tiny.with_name("draft.gguf")))))
+    assert loaded.ready.draft.reason == "the draft could not be loaded: No context could be made"
+    assert (len(loaded.models), len(loaded.contexts)) == (1, 1)
+    assert loaded.ready.draft_model is None
+
+
 def test_a_target_that_cannot_be_used_is_an_error(load: Opener, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
         load(tmp_path / "missing.gguf")
