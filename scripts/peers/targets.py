@@ -1,0 +1,289 @@
+"""The figures that are to be reached, each worked out of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from localspec.measure.figures import geometric_mean
+from scripts.peers.answers import Prices
+from scripts.peers.native import DEFAULT_LENGTH
+from scripts.peers.protocol import AUTO, AUTO_FRESH, PLAIN, fixed, simple
+from scripts.peers.runner import BARE, NATIVE, OURS, Cell, Sample
+
+Pair = Mapping[tuple[str, str], Sample]
+"""The samples of one group and repeat, by tool and configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One figure.
+
+    Attributes:
+        figure: None where it was not measured.
+        target: At least this; None for a figure that is only reported.
+        how: What it is made of, with its parts.
+        judged: False where it was measured on less than the target is about.
+    """
+
+    figure: float | None
+    target: float | None
+    how: str
+    judged: bool = True
+
+    @property
+    def met(self) -> bool | None:
+        """None where it was not measured, or not enough, or nothing is asked for."""
+        if self.figure is None or self.target is None or not self.judged:
+            return None
+        return self.figure >= self.target
+
+    def to_json(self) -> dict[str, object]:
+        """For `--json`."""
+        return {"figure": self.figure, "target": self.target, "met": self.met, "how": self.how}
+
+
+def evaluate(samples: Iterable[Sample], prices: Callable[[str, str], Prices]) -> dict[str, Target]:
+    """All figures by name.
+
+    Args:
+        samples: What was measured.
+        prices: The costs of a pair, by model and drafter.
+    """
+    found = list(samples)
+    pairs = _pairs(found)
+    long = max((s.answer.tokens for s in found if s.cell.part == "long"), default=2000)
+    first = long if long < 1000 else 512
+    targets = {
+        "native_ratio_same_k": _mean(
+            _same_length(pairs), 0.98, "localspec over llama.cpp at the same draft and fixed length"
+        ),
+        "auto_vs_best_fixed": _lowest(
+            _best_fixed(pairs, AUTO), 0.99, "auto with a profile over the best fixed length of each cell"
+        ),
+        "auto_vs_best_fixed_no_profile": _lowest(
+            _best_fixed(pairs, AUTO_FRESH), None, "the same without a profile"
+        ),
+        "auto_vs_plain_2000": _lowest(
+            _ratios(pairs, "long", (OURS, AUTO), (OURS, PLAIN), lambda s: s.answer.tok_s, without=("wrong",)),
+            0.97,
+            f"auto over plain decoding, answers of {long} tokens",
+        ),
+        **_defaults(found, pairs),
+        "tokens_per_round_t07": _lowest(
+            _per_round(found, 0.7), 1.08, "tokens a round over llama.cpp's, T 0.7, top-p 0.9, k 3"
+        ),
+        "tokens_per_round_t10": _lowest(
+            _per_round(found, 1.0), 1.25, "tokens a round over llama.cpp's, T 1.0, top-p 0.95, k 3"
+        ),
+        "wrong_draft_2000": _lowest(
+            _wrong(pairs, AUTO_FRESH, long), 0.97, f"always wrong, no profile, {long} tokens, over plain"
+        ),
+        "wrong_draft_512_no_profile": _lowest(
+            _wrong(pairs, AUTO_FRESH, first), 0.93, f"its first {first} tokens, no profile yet, over plain"
+        ),
+        "wrong_draft_512_profile": _lowest(
+            _wrong(pairs, AUTO, first), 0.97, f"its first {first} tokens, with a profile, over plain"
+        ),
+        "edit_lookup": _lowest(
+            _ratios(pairs, "edit", (OURS, AUTO), (OURS, PLAIN), lambda s: s.answer.tok_s),
+            1.7,
+            "auto lookup with a profile over plain decoding, an edit of a given text",
+        ),
+        "edit_lookup_no_profile": _lowest(
+            _ratios(pairs, "edit", (OURS, AUTO_FRESH), (OURS, PLAIN), lambda s: s.answer.tok_s),
+            None,
+            "the same without a profile",
+        ),
+        "edit_lookup_k15": _lowest(
+            _ratios(pairs, "edit", (OURS, fixed(15)), (OURS, PLAIN), lambda s: s.answer.tok_s),
+            None,
+            "the same at a fixed length of 15",
+        ),
+        "deep_speed": _lowest(_deep(pairs), 0.97, "plain, the last tokens over the bare loop at that depth"),
+        "measured_over_bound": _lowest(
+            over_bound(found, prices), 0.95, "measured speed over the bound of its own rounds"
+        ),
+    }
+    if long < 1000:
+        for name in ("auto_vs_plain_2000", *(one for one in targets if one.startswith("wrong_draft"))):
+            how = f"{targets[name].how}; too short for a verdict"
+            targets[name] = replace(targets[name], how=how, judged=False)
+    return targets
+
+
+def over_bound(samples: Iterable[Sample], prices: Callable[[str, str], Prices]) -> dict[str, float]:
+    """Median speed over the median bound of every drafting configuration of ours, by cell."""
+    speeds: dict[str, list[tuple[float, float]]] = {}
+    for sample in samples:
+        cell = sample.cell
+        if (
+            sample.tool != OURS
+            or not sample.answer.drafted
+            or cell.part not in ("same length", "price", "edit")
+        ):
+            continue
+        bound = prices(cell.model, cell.drafter).bound(sample.answer)
+        if bound:
+            name = f"{cell.drafter} {cell.kind} {sample.config}"
+            speeds.setdefault(name, []).append((sample.answer.tok_s, bound))
+    return {
+        name: median(speed for speed, _ in values) / median(bound for _, bound in values)
+        for name, values in speeds.items()
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------- ratios
+
+
+def _pairs(samples: Iterable[Sample]) -> list[tuple[Cell, Pair]]:
+    together: dict[tuple[int, int], dict[tuple[str, str], Sample]] = {}
+    cells: dict[tuple[int, int], Cell] = {}
+    for sample in samples:
+        key = (sample.group, sample.repeat)
+        together.setdefault(key, {})[sample.tool, sample.config] = sample
+        cells[key] = sample.cell
+    return [(cells[key], pair) for key, pair in together.items()]
+
+
+def _medians(found: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: median(values) for name, values in found.items()}
+
+
+def _ratios(
+    pairs: list[tuple[Cell, Pair]],
+    part: str,
+    above: tuple[str, str],
+    below: tuple[str, str],
+    value: Callable[[Sample], float],
+    without: tuple[str, ...] = (),
+) -> dict[str, float]:
+    """The median over pairs of one value over another, by drafter and kind."""
+    found: dict[str, list[float]] = {}
+    for cell, pair in pairs:
+        if cell.part != part or cell.drafter in without or above not in pair or below not in pair:
+            continue
+        divisor = value(pair[below])
+        if divisor > 0:
+            found.setdefault(f"{cell.drafter} {cell.kind}", []).append(value(pair[above]) / divisor)
+    return _medians(found)
+
+
+def _same_length(pairs: list[tuple[Cell, Pair]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for cell, pair in pairs:
+        if cell.temperature > 0:
+            continue
+        for length in range(1, 17):
+            ours, theirs = pair.get((OURS, fixed(length))), pair.get((NATIVE, simple(length)))
+            if ours and theirs and theirs.answer.tok_s > 0:
+                name = f"{cell.drafter} {cell.kind} k={length}"
+                found.setdefault(name, []).append(ours.answer.tok_s / theirs.answer.tok_s)
+    return _medians(found)
+
+
+def _best_fixed(pairs: list[tuple[Cell, Pair]], config: str) -> dict[str, float]:
+    """By cell, the ratio to whichever fixed length it loses most to."""
+    lengths = {key for cell, pair in pairs if cell.part == "price" for key in pair if key[1].startswith("k=")}
+    found: dict[str, float] = {}
+    for length in lengths:
+        ratios = _ratios(pairs, "price", (OURS, config), length, lambda s: s.answer.tok_s)
+        for name, ratio in ratios.items():
+            found[name] = min(found.get(name, ratio), ratio)
+    return found
+
+
+def _defaults(samples: list[Sample], pairs: list[tuple[Cell, Pair]]) -> dict[str, Target]:
+    default = (NATIVE, simple(DEFAULT_LENGTH))
+    said = "the default of localspec over llama.cpp's (draft-simple, k 3, p-min 0)"
+
+    def over_default(config: str) -> dict[str, float]:
+        return _ratios(pairs, "price", (OURS, config), default, lambda s: s.answer.tok_s)
+
+    return {
+        "default_vs_llamacpp_default": _mean(over_default(AUTO), 1.15, f"{said}, with a profile"),
+        "default_vs_llamacpp_default_no_profile": _mean(
+            over_default(AUTO_FRESH), None, f"{said}, without a profile"
+        ),
+        "default_vs_llamacpp_best": _mean(
+            _best_of_theirs(samples),
+            None,
+            "the default of localspec over llama.cpp's best combination of each cell",
+        ),
+    }
+
+
+def _best_of_theirs(samples: list[Sample]) -> dict[str, float]:
+    speeds: dict[tuple[str, str, str, str], list[float]] = {}
+    for sample in samples:
+        cell = sample.cell
+        if cell.model != "padded" or cell.part not in ("price", "same length"):
+            continue
+        key = (cell.drafter, cell.kind, sample.tool, sample.config)
+        speeds.setdefault(key, []).append(sample.answer.tok_s)
+    ours = {key[:2]: median(speeds[key]) for key in speeds if key[2:] == (OURS, AUTO) and key[0] != "lookup"}
+    found = {}
+    for (drafter, kind), speed in ours.items():
+        rivals = {
+            key: median(values)
+            for key, values in speeds.items()
+            if key[2] == NATIVE and key[1] == kind and key[0] in (drafter, "lookup")
+        }
+        if rivals:
+            best = max(rivals, key=lambda key: rivals[key])
+            found[f"{drafter} {kind} ({best[3]})"] = speed / rivals[best]
+    return found
+
+
+def _per_round(samples: Iterable[Sample], temperature: float) -> dict[str, float]:
+    """Tokens over rounds, each side over all its answers, by drafter."""
+    totals: dict[tuple[str, str], list[int]] = {}
+    for sample in samples:
+        if sample.cell.part != "sampled" or sample.cell.temperature != temperature:
+            continue
+        total = totals.setdefault((sample.cell.drafter, sample.tool), [0, 0])
+        total[0] += sample.answer.tokens - 1
+        total[1] += sample.answer.rounds
+    found = {}
+    for drafter in dict.fromkeys(drafter for drafter, _ in totals):
+        ours, theirs = totals.get((drafter, OURS)), totals.get((drafter, NATIVE))
+        if ours and theirs and ours[1] and theirs[1] and theirs[0]:
+            found[drafter] = (ours[0] / ours[1]) / (theirs[0] / theirs[1])
+    return found
+
+
+def _wrong(pairs: list[tuple[Cell, Pair]], config: str, tokens: int) -> dict[str, float]:
+    wrong = [(cell, pair) for cell, pair in pairs if cell.drafter == "wrong"]
+    return _ratios(wrong, "long", (OURS, config), (OURS, PLAIN), lambda s: s.answer.part(1, tokens))
+
+
+def _deep(pairs: list[tuple[Cell, Pair]]) -> dict[str, float]:
+    """The last tokens of ours over all of the bare loop's, which begins at that depth."""
+    found: dict[str, list[float]] = {}
+    for cell, pair in pairs:
+        ours, bare = pair.get((OURS, PLAIN)), pair.get((BARE, PLAIN))
+        if cell.part == "deep" and ours and bare and bare.answer.tok_s > 0:
+            start = ours.answer.tokens - bare.answer.tokens + 1
+            speed = ours.answer.part(start, ours.answer.tokens)
+            found.setdefault(cell.kind, []).append(speed / bare.answer.tok_s)
+    return _medians(found)
+
+
+# --------------------------------------------------------------------------------------------------------- figures
+
+
+def _mean(cells: Mapping[str, float], target: float | None, what: str) -> Target:
+    if not cells:
+        return Target(None, target, f"{what}: not measured")
+    lowest = min(cells, key=lambda name: cells[name])
+    how = f"{what}: geometric mean of {len(cells)}, lowest {cells[lowest]:.3f} ({lowest})"
+    return Target(geometric_mean(cells.values()), target, how)
+
+
+def _lowest(cells: Mapping[str, float], target: float | None, what: str) -> Target:
+    if not cells:
+        return Target(None, target, f"{what}: not measured")
+    lowest = min(cells, key=lambda name: cells[name])
+    how = f"{what}: lowest of {len(cells)} ({lowest}), geometric mean {geometric_mean(cells.values()):.3f}"
+    return Target(cells[lowest], target, how)
