@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from localspec.errors import AbortedError, DecodeError, LoadError, UsageError
 from localspec.llama.backend import KV_TYPES
+from localspec.llama.checkpoints import Checkpoints
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
 from localspec.worker.protocol import FlashAttention
@@ -32,12 +33,15 @@ class Context:
         model: The loaded weights.
         n_ctx: Cells of the cache.
         n_batch: Tokens per evaluation.
+        n_ubatch: Tokens computed at once, at most `n_batch`; llama.cpp cuts an evaluation into such pieces. 0 = all.
         max_outputs: Rows of logits that one evaluation can give.
         snapshots: States that a recurrent or hybrid model keeps for taking tokens back (`n_rs_seq`).
+        checkpoint_bytes: Memory (of the host) for copies of such a state, see `rewind`.
         branches: Room for a second line of tokens (see `fork`).
         kv_type: A key of `KV_TYPES`.
         flash_attn: A quantised cache needs it, so it is on there unless it is forbidden.
         threads: For single tokens and small batches, and for prompts.
+        offload: Let GPUs compute what lies in RAM too. Without, a model that is on the CPU stays there with everything.
         block_of: The target's context, when this one is to run the next-token blocks of `model` instead of its trunk
             (see `localspec.llama.mtp`). Its batches carry a hidden state beside each token.
         log: Where the reason of a failure is found.
@@ -53,12 +57,15 @@ class Context:
         *,
         n_ctx: int,
         n_batch: int = 512,
+        n_ubatch: int = 0,
         max_outputs: int = 1,
         snapshots: int = 0,
+        checkpoint_bytes: int = 512 << 20,
         branches: bool = False,
         kv_type: str = "f16",
         flash_attn: FlashAttention = "auto",
         threads: int = 1,
+        offload: bool = True,
         block_of: Context | None = None,
         log: NativeLog | None = None,
     ) -> None:
@@ -66,26 +73,20 @@ class Context:
             raise UsageError(f"There is no cache type {kv_type!r}.", why=f"Known: {', '.join(KV_TYPES)}.")
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = n_ctx
-        params.n_batch = params.n_ubatch = n_batch
+        params.n_batch, params.n_ubatch = n_batch, min(n_ubatch or n_batch, n_batch)
         params.n_seq_max = 2 if branches else 1
         params.kv_unified = True  # branches share the cells that they have in common
         self.has_state = model.has_state and block_of is None  # the blocks have attention only
         # llama.cpp keeps snapshots + 1 tokens of a batch together and aborts when they fill it.
-        params.n_rs_seq = max(min(snapshots, n_batch - 2), 0) if self.has_state else 0
+        params.n_rs_seq = max(min(snapshots, params.n_ubatch - 2), 0) if self.has_state else 0
         if block_of is not None:
             params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP
             params.ctx_other = block_of.handle
         params.n_outputs_max = max(max_outputs, params.n_seq_max)
         params.n_threads = params.n_threads_batch = threads
+        params.offload_kqv = params.op_offload = offload
         params.type_k = params.type_v = KV_TYPES[kv_type]
-        quantised = kv_type not in ("f32", "f16", "bf16")
-        if quantised and flash_attn == "off":
-            raise UsageError(
-                f"A {kv_type} cache needs flash attention, and it is switched off.",
-                why="llama.cpp computes with a quantised V cache in flash attention only.",
-                hint="localspec run --kv f16",
-            )
-        params.flash_attn_type = _FLASH["on" if quantised else flash_attn]
+        params.flash_attn_type = _flash_attention(kv_type, flash_attn)
         params.swa_full = True  # a small window cache cannot take rejected tokens back
         params.no_perf = True
         if log is not None:
@@ -97,12 +98,15 @@ class Context:
         self._model = model
         self._memory = llama_cpp.llama_get_memory(self._handle)
         self.n_vocab = model.vocab.n_tokens
+        self.n_ctx_train = model.n_ctx_train
         self.n_ctx = min(n_ctx, int(llama_cpp.llama_n_ctx(self._handle)))  # llama.cpp rounds up to 256
         self.n_batch = int(llama_cpp.llama_n_batch(self._handle))
+        self.n_ubatch = int(llama_cpp.llama_n_ubatch(self._handle))
         self.max_outputs = max_outputs
         self.snapshots = int(llama_cpp.llama_n_rs_seq(self._handle))
         self._length = [0, 0]
         self._undo = 0  # how many of the last tokens a state can take back
+        self.checkpoints = Checkpoints(self._handle, checkpoint_bytes)
         n_hidden = 0 if block_of is None else model.n_embd
         self._batches = [_Batch(self.n_batch, sequence, n_hidden) for sequence in range(params.n_seq_max)]
         self._branch = 0
@@ -155,8 +159,8 @@ class Context:
 
         Raises:
             AbortedError: See `stop_when`.
-            DecodeError: llama.cpp failed. The cache then holds what it held before, or nothing when even that is
-                not certain (`length` tells).
+            DecodeError: llama.cpp failed. The cache then holds what it held before, or less when even that is not
+                certain (`length` tells).
         """
         count = len(tokens)
         wanted = {"none": 0, "last": 1, "all": count}[outputs]
@@ -197,7 +201,12 @@ class Context:
             self._rows = {address: rows}
         return rows[: self._n_outputs]
 
-    def extend(self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> Iterator[int]:
+    def extend(
+        self,
+        tokens: Sequence[int],
+        cancelled: Callable[[], bool] = lambda: False,
+        anchors: Sequence[int] = (),
+    ) -> Iterator[int]:
         """Evaluate many tokens in chunks of `chunk` tokens, so that a stop is heard between them.
 
         The last token gets its row of logits.
@@ -205,6 +214,9 @@ class Context:
         Args:
             tokens: Any number of ids.
             cancelled: Asked before each chunk; what is evaluated by then stays.
+            anchors: Lengths of the cache to which a later `rewind` may want to go. A memory with a state is copied
+                there, at the last few of them. It starts a new chunk at each, whether a copy is made or was put back:
+                so the same conversation is always evaluated in the same chunks.
 
         Yields:
             The number of tokens done, after each chunk.
@@ -212,12 +224,18 @@ class Context:
         Raises:
             DecodeError: llama.cpp failed.
         """
-        done = 0
-        while done < len(tokens) and not cancelled():
-            chunk = tokens[done : done + min(self.chunk, self.n_batch)]
-            self.decode(chunk, "last" if done + len(chunk) == len(tokens) else "none")
+        start, done = self.length, 0
+        ends = sorted(a - start for a in set(anchors) if 0 <= a - start <= len(tokens) and self.has_state)
+        copied = ends[max(len(ends) - self.checkpoints.capacity, 0) :]
+        while True:
+            if done in copied:
+                self.checkpoints.take(start + done)
+            if done == len(tokens) or cancelled():
+                return
+            end = min([done + min(self.chunk, self.n_batch), *(e for e in ends if e > done), len(tokens)])
+            self.decode(tokens[done:end], "last" if end == len(tokens) else "none")
             llama_cpp.llama_synchronize(self._handle)
-            done += len(chunk)
+            done = end
             yield done
 
     def truncate(self, length: int) -> bool:
@@ -236,7 +254,18 @@ class Context:
             return False
         self._length[self._branch] = length
         self._undo = 0
+        self.checkpoints.forget_beyond(length)
         return True
+
+    def rewind(self, length: int) -> int:
+        """Keep the first `length` tokens, or the most below that to which the memory can go back. Not in a fork.
+
+        Returns:
+            The tokens in the cache now: `length`, those of a checkpoint (see `extend`), or none.
+        """
+        if not self.truncate(length):
+            self._return_to_checkpoint(length)
+        return self.length
 
     def clear(self) -> None:
         """Forget everything."""
@@ -244,6 +273,7 @@ class Context:
         self._length = [0, 0]
         self._undo = 0
         self._branch = 0
+        self.checkpoints.forget_beyond(0)
 
     def fork(self) -> None:
         """Go on in a copy of the cache; `join` drops it. The first line keeps its state, whatever the copy does."""
@@ -262,6 +292,7 @@ class Context:
         """Give the memory back. Closing twice is fine."""
         if self._handle is not None:
             self._rows = {}
+            self.checkpoints.forget_beyond(0)
             for batch in self._batches:
                 batch.free()
             llama_cpp.llama_free(self._handle)
@@ -271,7 +302,18 @@ class Context:
         # After a failure llama.cpp may have kept a part of the batch.
         self._n_outputs = 0
         self._undo = 0
-        if self.has_state or not llama_cpp.llama_memory_seq_rm(self._memory, self._branch, length, -1):
+        if self._branch == 0 and self.has_state:
+            self._return_to_checkpoint(length)
+        elif self.has_state or not llama_cpp.llama_memory_seq_rm(self._memory, self._branch, length, -1):
+            self.clear()
+
+    def _return_to_checkpoint(self, length: int) -> None:
+        kept = self.checkpoints.put_back(length)
+        if kept and llama_cpp.llama_memory_seq_rm(self._memory, 0, kept, -1):
+            self._length[0] = kept
+            self._undo = 0
+            self.checkpoints.forget_beyond(kept)
+        else:
             self.clear()
 
 
@@ -319,6 +361,17 @@ class _Batch:
         if self._hidden is not None:
             self.native.token = None
         llama_cpp.llama_batch_free(self.native)
+
+
+def _flash_attention(kv_type: str, wanted: FlashAttention) -> int:
+    quantised = kv_type not in ("f32", "f16", "bf16")
+    if quantised and wanted == "off":
+        raise UsageError(
+            f"A {kv_type} cache needs flash attention, and it is switched off.",
+            why="llama.cpp computes with a quantised V cache in flash attention only.",
+            hint="localspec run --kv f16",
+        )
+    return _FLASH["on" if quantised else wanted]
 
 
 def _context_error(model: Model, n_ctx: int, kv_type: str, log: NativeLog | None) -> LoadError:

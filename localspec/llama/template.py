@@ -1,15 +1,10 @@
-"""Chat templates: from messages to the text, and the ids, that a model was trained on.
-
-`ChatTemplate` renders; `to_ids` tokenises what was rendered and keeps the ids of earlier answers, so that the caches
-still fit. Nothing here needs llama.cpp: tokenizer and vocabulary are passed in as functions.
-"""
+"""Chat templates: from messages to the text that a model was trained on. Nothing here needs llama.cpp."""
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -68,6 +63,8 @@ class Rendered:
     """What had to be changed about the messages, in sentences."""
     answers: tuple[AnswerSpan, ...] = ()
     """The messages that have `token_ids`, as far as they stand in the text as they were given."""
+    questions: tuple[int, ...] = ()
+    """Where the users' messages end in the text, when that was asked for and can be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +154,7 @@ class ChatTemplate:
         *,
         think: bool | None = None,
         add_generation_prompt: bool = True,
+        find_questions: bool = False,
     ) -> Rendered:
         """The text of a conversation.
 
@@ -167,6 +165,7 @@ class ChatTemplate:
             messages: Any order of roles. An answer's `thinking` is given to the template as `reasoning_content`.
             think: Switches thinking on or off where the template knows how; None leaves it to the template.
             add_generation_prompt: End with the opening of the next answer.
+            find_questions: Fill in `Rendered.questions`.
 
         Raises:
             TemplateError: It fails, with the template's own message as the reason.
@@ -176,6 +175,8 @@ class ChatTemplate:
         if think is not None:
             variables |= dict.fromkeys(self._switches, think)
         now = datetime.now()
+        own = _with_own_ids(messages)
+        asked = [index for index, m in enumerate(given) if find_questions and m["role"] == "user"]
         tried: list[Dicts] = []
         result: Rendered | None = None
         failure: Exception | None = None
@@ -191,13 +192,12 @@ class ChatTemplate:
                 if isinstance(error, LimitError):
                     break
                 continue
-            text = self._without_bos(full)
             again = _Again(repair, variables, now)
-            spans = self._find_answers(text, given, messages, again)
-            result = result or Rendered(text, text != full, notes, spans)
+            found = replace(self._rendered(full, given, own, asked, again), notes=notes)
+            result = result or found
             if self._loses_late_system_text(given, again):
                 continue
-            return Rendered(text, text != full, notes, spans)
+            return found
         if result is not None:
             return result
         refused = isinstance(failure, RefusalError)
@@ -215,6 +215,15 @@ class ChatTemplate:
             "documents": None,
         }
         return self._environment.run(self._template, given | dict(variables), now=now, scale=len(messages))
+
+    def _rendered(
+        self, full: str, given: Dicts, own: Sequence[int], asked: Sequence[int], again: _Again
+    ) -> Rendered:
+        """A text, with the places of the messages that have ids of their own and of those that ask."""
+        text = self._without_bos(full)
+        spans = self._find(text, given, own, again)
+        ends = tuple(span.end for span in self._find(text, given, asked, again))
+        return Rendered(text, text != full, answers=spans, questions=ends)
 
     def _without_bos(self, text: str) -> str:
         while self._bos and text.startswith(self._bos):
@@ -269,22 +278,14 @@ class ChatTemplate:
             return False  # it looks into the text, so it does not leave it out
         return any(marked[index]["content"] not in text for index in late)
 
-    def _find_answers(
-        self,
-        text: str,
-        given: Dicts,
-        messages: Sequence[Message | Mapping[str, Any]],
-        again: _Again,
+    def _find(
+        self, text: str, given: Dicts, messages: Sequence[int], again: _Again
     ) -> tuple[AnswerSpan, ...]:
-        """Render once more with marks for the answers; the real text must be the same but for the marks.
+        """Render once more with marks for some messages; the real text must be the same but for the marks.
 
         Searching for an answer in the text would find the word "user" in the wrong places.
         """
-        wanted = [
-            index
-            for index, message in enumerate(messages)
-            if isinstance(message, Message) and message.token_ids and message.content.strip()
-        ]
+        wanted = [index for index in messages if given[index]["content"].strip()]
         if not wanted or _MARK in text:
             return ()
         marked = list(given)
@@ -313,96 +314,8 @@ class ChatTemplate:
         return tuple(spans) if at == len(text) else ()
 
 
-def to_ids(
-    rendered: Rendered,
-    messages: Sequence[Message],
-    tokenize: Callable[[str], list[int]],
-    piece: Callable[[int], bytes],
-) -> list[int]:
-    """The ids of a rendered conversation, with earlier answers under the ids that the model chose for them.
-
-    A tokenizer need not split a text the way a model wrote it. Where an answer's own ids spell what stands in the
-    text, they are used, so that the caches of the last turn fit; ids of thinking that the template drops, and of a
-    stop string, are left out. All else is tokenised. The ids always spell the rendered text.
-
-    Args:
-        rendered: From `ChatTemplate.render`.
-        messages: The messages that were rendered.
-        tokenize: Ids of a text, special tokens read as such, nothing added at the front or the end.
-        piece: The bytes that a token adds to the text; empty for control tokens.
-
-    Returns:
-        Ids without BOS.
-    """
-    text = rendered.text
-    ids: list[int] = []
-    at = 0
-    for span in rendered.answers:
-        own = _own_ids(text, at, span, messages[span.message], piece)
-        if own is None:
-            continue
-        start, end, run = own
-        before = _tokenize_after(text[at:start], ids, tokenize, piece)
-        if before is None:
-            continue
-        ids += before
-        ids += run
-        at = end
-    rest = _tokenize_after(text[at:], ids, tokenize, piece)
-    # A tokenizer that cannot go on in the middle of a text gets the whole.
-    return tokenize(text) if rest is None else ids + rest
-
-
-def _own_ids(
-    text: str, floor: int, span: AnswerSpan, message: Message, piece: Callable[[int], bytes]
-) -> tuple[int, int, Sequence[int]] | None:
-    """The part of an answer's ids that spells a stretch of the text, with where that starts and ends."""
-    spelled, ends = _spell(message.token_ids, piece)
-    content = text[span.start : span.end]
-    begin = spelled.rfind(content) if message.thinking else spelled.find(content)
-    if begin < 0:
-        return None
-    finish = begin + len(content)
-    # With all that was written before it (thinking, white space) if that stands in the text too, else from the token
-    # that begins it.
-    for first in (0, max(number for number, end in enumerate(ends) if 0 <= end <= begin)):
-        if text[floor : span.end].endswith(spelled[ends[first] : finish]):
-            break
-    else:
-        return None
-    last = max(end for end in ends if end <= finish)
-    if last <= ends[first]:
-        return None
-    return (
-        span.end - (finish - ends[first]),
-        span.end - (finish - last),
-        message.token_ids[first : ends.index(last)],
-    )
-
-
-def _spell(ids: Sequence[int], piece: Callable[[int], bytes]) -> tuple[str, list[int]]:
-    """The text of ids, and after how many characters the first 0, 1, 2, ... of them end; -1 inside a character."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    parts, ends, length = [], [0], 0
-    for token in ids:
-        parts.append(decoder.decode(piece(token)))
-        length += len(parts[-1])
-        ends.append(-1 if decoder.getstate()[0] else length)
-    return "".join(parts), ends
-
-
-def _tokenize_after(
-    text: str, before: Sequence[int], tokenize: Callable[[str], list[int]], piece: Callable[[int], bytes]
-) -> list[int] | None:
-    """Ids of a text that goes on behind others; None when the tokenizer puts more in front than can be taken away."""
-    ids = tokenize(text) if text else []
-    if not before or not ids:
-        return ids
-    # SentencePiece starts every text with a space, which belongs at the start of the conversation only.
-    first = piece(ids[0])
-    if text.encode("utf-8", "replace").startswith(first):
-        return ids
-    return ids[1:] if first == b" " else None
+def _with_own_ids(messages: Sequence[Message | Mapping[str, Any]]) -> list[int]:
+    return [index for index, m in enumerate(messages) if isinstance(m, Message) and m.token_ids]
 
 
 def _to_dict(message: Message | Mapping[str, Any]) -> dict[str, Any]:

@@ -32,11 +32,22 @@ class ModelDrafter(Drafter):
         self._cached: list[int] = []  # ids in the context's cache
         self._known = 0  # how many of them are known to agree with the conversation
         self._full = False
+        self._anchors: tuple[int, ...] = ()
 
     @property
     def off_reason(self) -> str:
         """See `Drafter.off_reason`."""
         return f"context of the draft ({self._context.n_ctx} tokens) is full" if self._full else ""
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that its context holds."""
+        return self._context.n_ctx
+
+    @property
+    def can_rewind(self) -> bool:
+        """Its memory is a list of cells: tokens can be taken back one by one."""
+        return not self._context.has_state
 
     def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
         """See `Drafter.begin`."""
@@ -49,6 +60,10 @@ class ModelDrafter(Drafter):
         missing = list(ids[len(self._cached) : -1])
         if missing:
             self._evaluate(missing, cancelled)
+
+    def expect(self, ids: Sequence[int], anchors: Sequence[int]) -> None:
+        """See `Drafter.expect`."""
+        self._anchors = tuple(anchors)
 
     def draft(self, ids: Sequence[int], k: int, sampler: Sampler, go_on: GoOn = always) -> Draft:
         """See `Drafter.draft`."""
@@ -108,6 +123,10 @@ class ModelDrafter(Drafter):
         self._known = 0
         self._full = False
 
+    def rewind(self, length: int) -> None:
+        """What its cache holds beyond `length` tokens may be no part of the conversation: compare it again."""
+        self._known = min(self._known, length)
+
     def _row(self) -> Row:
         row: Row = self._context.logits()[-1][: self._n_vocab]
         return row
@@ -117,21 +136,18 @@ class ModelDrafter(Drafter):
         agreed = common_prefix(self._cached, ids, self._known)
         keep = min(agreed, len(ids) - 1)
         if keep < len(self._cached):
-            if self._context.truncate(keep):
-                del self._cached[keep:]
-            else:
-                self.clear()
+            del self._cached[self._context.rewind(keep) :]
         self._known = min(self._known, len(self._cached))
 
     def _evaluate(self, tokens: list[int], cancelled: Callable[[], bool]) -> None:
         before = self._context.length
         try:
-            for _ in self._context.extend(tokens, cancelled):
+            for _ in self._context.extend(tokens, cancelled, self._anchors):
                 pass
         finally:
             done = self._context.length - before
             if done >= 0:
                 self._cached.extend(tokens[:done])
-            else:  # a failure emptied the cache
-                self._cached.clear()
-                self._known = 0
+            else:  # a failure cost a part of the cache
+                del self._cached[self._context.length :]
+                self._known = min(self._known, len(self._cached))

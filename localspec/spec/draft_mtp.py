@@ -50,6 +50,7 @@ class MtpDrafter(Drafter):
         self._hidden = np.zeros((self._feed_at + block.n_batch + 2, block.n_embd), np.float32)
         self._base = 0
         self._count = 0
+        self._next: Sequence[int] = ()  # what the target will read
         self._lost = False  # the target goes on from something that was not seen
         self._fault: DecodeError | None = None
         block.watch(self._observe)
@@ -64,10 +65,16 @@ class MtpDrafter(Drafter):
         """The position behind the last one whose hidden input is kept."""
         return self._base + self._count
 
+    def expect(self, ids: Sequence[int], anchors: Sequence[int]) -> None:
+        """See `Drafter.expect`."""
+        self._next = ids
+
     def reach(self, keep: int) -> int:
         """See `Drafter.reach`. The target's hidden state at `keep - 1` must be kept, or come out once more."""
         if keep == 0 or self._base <= keep < self._end:
             return keep
+        if keep < min(self._fed, len(self._next) - 1) and self._seen[keep] == self._next[keep]:
+            return keep  # this pair is there, and the hidden state for the next one comes out again
         return keep - 1 if keep < self._base else max(self._end - 1, 0)
 
     def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:

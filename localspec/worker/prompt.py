@@ -1,20 +1,63 @@
-"""From a conversation to the ids that the engine goes on from. Runs in the engine's process."""
+"""A model's chat template, and from a conversation to the ids that the engine goes on from."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from localspec.llama.template import ChatTemplate, to_ids
+from localspec.errors import LoadError
+from localspec.llama.template import ChatTemplate
+from localspec.llama.template_ids import to_ids
 from localspec.llama.tokens import Vocab
+from localspec.models.gguf import Header
 from localspec.spec.engine import Request
 from localspec.worker.protocol import Generate, Message
 
 
-def to_request(command: Generate, template: ChatTemplate, vocab: Vocab) -> tuple[Request, tuple[str, ...]]:
+def read_template(file: str, header: Header, vocab: Vocab) -> tuple[ChatTemplate, tuple[str, ...]]:
+    """A model's chat template.
+
+    Args:
+        file: One to take in place of the model's own; empty for none.
+        header: Of the model's file.
+        vocab: The model's.
+
+    Returns:
+        The template, and sentences that say what was chosen in place of the model's own and why.
+
+    Raises:
+        LoadError: The file cannot be read.
+    """
+    source = header.chat_template
+    if file:
+        path = Path(file)
+        try:
+            source = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise LoadError(f"The template {path.name} could not be read.", why=f"{error}.") from error
+    return ChatTemplate.from_model(
+        source,
+        bos=vocab.text(vocab.bos),
+        eos=vocab.text(vocab.eos),
+        architecture=header.architecture,
+        has_token=vocab.has_token,
+    )
+
+
+def to_request(
+    command: Generate, template: ChatTemplate, vocab: Vocab, *, find_anchors: bool = False
+) -> tuple[Request, tuple[str, ...]]:
     """The engine's request for a command, and sentences about what had to be changed for the template.
 
     The ids of earlier answers are taken as they were generated, so that the caches hold them already: a text can have
     several tokenisations, and the model need not have written the one that the tokenizer prefers.
+
+    Args:
+        command: The command.
+        template: Makes the text.
+        vocab: Makes the ids.
+        find_anchors: Fill in `Request.anchors`, for models whose memory cannot be cut.
 
     Raises:
         TemplateError: The template refuses these messages.
@@ -23,16 +66,19 @@ def to_request(command: Generate, template: ChatTemplate, vocab: Vocab) -> tuple
         ids = vocab.tokenize(command.raw_prompt, add_bos=vocab.adds_bos)
         return _request(command, ids), ()
     messages = [_as_typed(message, vocab) for message in command.messages]
-    rendered = template.render(messages, think=command.think)
+    rendered = template.render(messages, think=command.think, find_questions=find_anchors)
     ids = to_ids(rendered, messages, vocab.tokenize, vocab.piece)
+    anchors = _ids_before(rendered.questions, rendered.text, ids, vocab)
     if (vocab.adds_bos or rendered.had_bos) and vocab.bos >= 0:
         ids.insert(0, vocab.bos)  # exactly one, whether template, tokenizer or both would add it
+        anchors = [anchor + 1 for anchor in anchors]
     request = _request(
         command,
         ids,
         stop=template.extra_stop,
         tags=template.thinking_tags,
         in_thinking=template.starts_thinking(rendered.text),
+        anchors=tuple(anchors),
     )
     return request, rendered.notes
 
@@ -47,6 +93,45 @@ def _as_typed(message: Message, vocab: Vocab) -> Message:
     return replace(message, token_ids=tuple(literal))
 
 
+def _ids_before(places: Sequence[int], text: str, ids: Sequence[int], vocab: Vocab) -> list[int]:
+    """How many ids come before places of a text, all of each id's text counted.
+
+    Args:
+        places: Indices of the text, ascending.
+        text: What the ids spell, but for spaces that a tokenizer puts in or leaves out beside control tokens.
+        ids: All of its ids.
+        vocab: Their vocabulary.
+
+    Returns:
+        A number for each place; fewer, when from some place on the ids spell something else.
+    """
+    data = text.encode("utf-8", "replace")
+    ends, before, start = [], 0, 0
+    for place in places:
+        before += len(text[start:place].encode("utf-8", "replace"))
+        start = place
+        ends.append(before)
+    found: list[int] = []
+    at = 0
+    for count, token in enumerate(ids):
+        if len(found) == len(ends):
+            break
+        piece = vocab.piece(token) or vocab.text(token).encode()
+        if not data.startswith(piece, at):
+            stripped = piece.removeprefix(b" ")
+            blank = len(data) - at - len(data[at:].lstrip())
+            if data.startswith(stripped, at):
+                piece = stripped
+            elif data.startswith(piece, at + blank):
+                at += blank
+            else:
+                break
+        at += len(piece)
+        while len(found) < len(ends) and at > ends[len(found)]:
+            found.append(count)
+    return found
+
+
 def _request(
     command: Generate,
     ids: list[int],
@@ -54,6 +139,7 @@ def _request(
     stop: tuple[str, ...] = (),
     tags: tuple[str, str] | None = None,
     in_thinking: bool = False,
+    anchors: tuple[int, ...] = (),
 ) -> Request:
     return Request(
         prompt=ids,
@@ -63,4 +149,5 @@ def _request(
         tags=tags,
         in_thinking=in_thinking,
         ignore_eos=command.ignore_eos,
+        anchors=anchors,
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
+from typing import Any
 
+import llama_cpp
 import pytest
 
 from localspec.errors import LoadError, UsageError
@@ -217,3 +220,80 @@ def test_the_build_tells_about_itself() -> None:
     devices = backend.devices()
     assert any(device.kind == "cpu" and device.total > 0 for device in devices)
     assert bool(backend.gpus()) <= backend.supports_gpu_offload()
+
+
+def test_a_batch_can_be_computed_in_smaller_pieces(tiny: Path, log: NativeLog) -> None:
+    model = Model(tiny, log=log)
+    tokens = [1, *range(5, 44)]
+    rows = {}
+    for n_ubatch, made in ((0, 64), (16, 16), (500, 64)):
+        context = Context(model, n_ctx=256, n_batch=64, n_ubatch=n_ubatch, max_outputs=8, log=log)
+        assert (context.n_batch, context.n_ubatch) == (64, made)
+        context.decode(tokens[:-8], "none")
+        context.decode(tokens[-8:], "all")
+        rows[made] = context.logits().copy()
+        context.close()
+    assert rows[16] == pytest.approx(rows[64], abs=1e-3)
+    model.close()
+
+
+def test_snapshots_keep_within_a_piece(tmp_path: Path, log: NativeLog) -> None:
+    """llama.cpp aborts the process when the tokens that it keeps together fill a piece."""
+    model = Model(gguf_files.random_qwen35(tmp_path / "hybrid.gguf"), log=log)
+    context = Context(model, n_ctx=256, n_batch=64, n_ubatch=8, snapshots=12, log=log)
+    assert context.snapshots == 6
+    context.decode([1, *range(5, 60)], "last")
+    context.close()
+    model.close()
+
+
+def test_an_empty_list_of_devices_is_the_cpu_alone(
+    tiny: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    load, init = llama_cpp.llama_model_load_from_file, llama_cpp.llama_init_from_model
+
+    def loads(path: bytes, params: Any) -> Any:
+        pointers = ctypes.cast(params.devices, ctypes.POINTER(ctypes.c_void_p)) if params.devices else None
+        seen.append("all" if pointers is None else pointers[0])
+        return load(path, params)
+
+    def makes(model: Any, params: Any) -> Any:
+        seen.append((params.offload_kqv, params.op_offload))
+        return init(model, params)
+
+    monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", loads)
+    monkeypatch.setattr(llama_cpp, "llama_init_from_model", makes)
+    for devices, offload in ((None, True), ((), False)):
+        model = Model(tiny, devices=devices, log=log)
+        context = Context(model, n_ctx=64, offload=offload, log=log)
+        context.decode([1, 5, 6], "last")
+        context.close()
+        model.close()
+    assert seen == ["all", (True, True), None, (False, False)]
+
+
+def test_shares_reach_llama_cpp(tiny: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    load = llama_cpp.llama_model_load_from_file
+
+    def loads(path: bytes, params: Any) -> Any:
+        seen.append([params.tensor_split[i] for i in range(2)] if params.tensor_split else None)
+        return load(path, params)
+
+    monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", loads)
+    monkeypatch.setattr(llama_cpp, "llama_max_devices", lambda: 16)
+    Model(tiny, log=log).close()
+    Model(tiny, tensor_split=(3.0, 1.0), log=log).close()
+    assert seen == [None, [3.0, 1.0]]
+
+
+def test_a_device_that_is_gone_is_an_error(tiny: Path) -> None:
+    with pytest.raises(LoadError, match="The device CUDA7 is gone"):
+        backend.handles(["CUDA7"])
+    with pytest.raises(LoadError, match="CUDA7"):
+        Model(tiny, devices=["CUDA7"])
+    (name,) = [device.name for device in backend.devices() if device.kind == "cpu"]
+    found = backend.handles([name])
+    assert found[0]
+    assert list(found)[1:] == [None]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from localspec.errors import TemplateError
 from localspec.llama.formats import FORMATS
-from localspec.llama.template import ChatTemplate, to_ids
+from localspec.llama.template import ChatTemplate
+from localspec.llama.template_ids import to_ids
 from localspec.worker.protocol import Message
 
 CHATML = """
@@ -621,3 +622,51 @@ def test_ids_always_spell_the_rendered_text(turns, source):
     assert spell(ids, pieces) == SPECIAL.sub("", rendered.text)
     if source in (CHATML, KEEPS_THINKING):
         assert own(ids) == tuple(i for m in messages if m.content.strip() for i in m.token_ids)
+
+
+# ----------------------------------------------------------------- where questions end
+
+
+def ends(source, messages):
+    rendered = template(source).render(messages, find_questions=True)
+    return [rendered.text[:end] for end in rendered.questions]
+
+
+def test_questions_are_found_among_the_same_words():
+    messages = [system("user"), user("user"), answer("user"), user(" assistant\n")]
+    found = ends(CHATML, messages)
+    assert found == [
+        "<|im_start|>system\nuser<|im_end|>\n<|im_start|>user\nuser",
+        found[0] + "<|im_end|>\n<|im_start|>assistant\nuser<|im_end|>\n<|im_start|>user\n assistant\n",
+    ]
+    assert [len(text) for text in ends(THINKER, messages)] == [
+        len("<|system|>user<|end|><|user|>user"),
+        len("<|system|>user<|end|><|user|>user<|end|><|assistant|>user<|end|><|user|>assistant"),
+    ]
+
+
+def test_the_end_of_a_question_does_not_depend_on_what_comes_behind():
+    chat, pieces = template(THINKER), Pieces()
+    ids = pieces.ids("<think>", "\n", "Ho? ", "</think>", "\n\n", "Ho", " ho")
+    first = chat.render([user("Hi")], find_questions=True)
+    second = chat.render([user("Hi"), answer("Ho ho", ids, "Ho?"), user("Bye")], find_questions=True)
+    assert second.questions[0] == first.questions[0] == len("<|user|>Hi")
+    assert not chat.render([user("Hi")]).questions
+
+
+def test_questions_in_repaired_conversations_are_found():
+    messages = [system("Be terse."), user("Hi"), user("there"), answer("Ho"), user("Bye")]
+    assert ends(NO_SYSTEM_ALTERNATING, messages) == [
+        "<user>Be terse.\n\nHi",
+        "<user>Be terse.\n\nHi\n\nthere",
+        "<user>Be terse.\n\nHi\n\nthere</><assistant>Ho</><user>Bye",
+    ]
+
+
+@pytest.mark.parametrize(
+    "body", ["{{ m.content | upper }}", "{{ m.content[:3] }}", "{{ m.content | length }}"]
+)
+def test_a_template_that_rewrites_questions_has_none(body):
+    last = "{{ m.content if loop.last }}"  # a template must show the question
+    source = "{% for m in messages %}<|{{ m.role }}|>" + last + body + "{% endfor %}"
+    assert ends(source, [user("hello"), answer("x"), user("there")]) == []

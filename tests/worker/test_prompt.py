@@ -61,3 +61,60 @@ def test_a_raw_prompt_is_read_with_its_markers(vocab: Vocab) -> None:
     request, notes = to_request(Generate(1, raw_prompt="a</s>b"), template, vocab)
     assert list(request.prompt).count(EOS) == 1
     assert notes == ()
+
+
+# -------------------------------------------------------- where later prompts leave it
+
+THINKER = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>\n{% endfor %}<|assistant|>"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>{% endif %}"
+)
+QUESTIONS = (
+    "the cat sat",
+    " white space \n",
+    "say </s> please",
+    "naïve 😀 한국어",
+    "<|user|>",
+    "the",
+    "x" * 200,
+)
+
+
+def anchors(vocab: Vocab, messages: list[Message], think: bool | None = None) -> tuple[list[int], list[int]]:
+    template = ChatTemplate(THINKER, bos="<s>", eos="</s>")
+    command = Generate(1, tuple(messages), think=think)
+    request, _ = to_request(command, template, vocab, find_anchors=True)
+    assert to_request(command, template, vocab)[0].anchors == ()
+    return list(request.prompt), list(request.anchors)
+
+
+@pytest.mark.parametrize("tokenizer", ["gpt2", "llama"])
+@pytest.mark.parametrize("prefix", [False, True])
+def test_every_later_prompt_begins_with_what_stands_before_an_anchor(
+    tmp_path: Path, tokenizer: str, prefix: bool
+) -> None:
+    path = gguf_files.random_llama(tmp_path / "t.gguf", tokenizer=tokenizer, add_space_prefix=prefix)
+    model = Model(path, log=NativeLog())
+    vocab = model.vocab
+    messages: list[Message] = [Message("system", "Be brief.")]
+    before: list[list[int]] = []
+    for number, question in enumerate(QUESTIONS):
+        messages.append(Message("user", question))
+        prompt, found = anchors(vocab, messages)
+        other, same = anchors(vocab, messages, think=False)
+        assert len(found) == number + 1
+        assert same == found
+        assert other[: found[-1]] == prompt[: found[-1]]
+        assert [prompt[:anchor] for anchor in found[:-1]] == before
+        before.append(prompt[: found[-1]])
+        assert spelled(vocab, before[-1]).rstrip().endswith(question.strip()[-5:].strip())
+        assert len(prompt) - found[-1] < 30  # behind it stands the opening of the answer only
+        thinking = vocab.tokenize("hm, hm</think>")
+        own = vocab.tokenize("it ran on")
+        messages.append(Message("assistant", "it ran on", (*thinking, *own), "hm, hm"))
+    model.close()
+
+
+def test_a_raw_prompt_has_no_anchors(vocab: Vocab) -> None:
+    template = ChatTemplate(THINKER, bos="<s>", eos="</s>")
+    assert to_request(Generate(1, raw_prompt="a"), template, vocab, find_anchors=True)[0].anchors == ()
