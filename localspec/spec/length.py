@@ -27,10 +27,12 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
+from localspec.spec.acceptance import Acceptance
+from localspec.spec.curve import Costs
+
 MAX_PRICED = 11
 """Longest priced draft of a model; longer ones did not pay in any simulated setting."""
 
-_LEARN_WEIGHTS, _LEARN_BIAS, _FORGET_BIAS, _LEARN_RATES = 0.01, 0.12, 0.99, 0.03
 _RATE_DECAY = 2.0 ** (-1 / 24)
 _PEEK, _PEEK_STEP, _PEEK_DECAY = 0.3, 0.1, 0.95
 LOSS_SHARE = 0.02
@@ -40,137 +42,7 @@ LOSS_START = 24.0
 _DEBT_FLOOR = -16.0
 # Target steps between two shadow passes at least; draft steps that one takes.
 _SHADOW_STEPS, _SHADOW_COST = 12.0, 2.0
-_COST_EMA, _COST_CLAMP, _COST_DRIFT = 0.1, 0.25, 0.08
-# A batch of n costs at most so many times n single steps, and no less than one; the rest is noise.
-_DEAREST = 1.3
 _PLAIN_EVERY = 128  # rounds after which a plain step is made, to see what one costs by now
-
-
-class Costs:
-    """What a round costs on this machine, in seconds; refined while it runs.
-
-    Args:
-        verify: Seconds of a target batch by its number of tokens; must hold 1.
-        draft_step: Seconds of one draft step; 0 for a drafter that costs nothing.
-        size: Largest batch that is asked for.
-    """
-
-    def __init__(self, verify: dict[int, float], draft_step: float, size: int) -> None:
-        one = verify[1]
-        points = {n: min(max(seconds, one), _DEAREST * n * one) for n, seconds in verify.items()} | {1: one}
-        self._seconds = [0.0, *(_interpolate(points, n) for n in range(1, size + 1))]
-        self.draft_step = draft_step
-        self._envelope: list[float] = []
-        self._rebuild()
-
-    @property
-    def plain_step(self) -> float:
-        """Seconds of a target step without a draft."""
-        return self._seconds[1]
-
-    @property
-    def c(self) -> float:
-        """A draft step in target steps."""
-        return self.draft_step / self.plain_step
-
-    def w(self, n: int) -> float:
-        """The envelope W(n), in target steps."""
-        return self._envelope[min(n, len(self._envelope) - 1)]
-
-    def v(self, n: int) -> float:
-        """The curve V(n) itself, in target steps."""
-        return self._seconds[min(n, len(self._seconds) - 1)] / self.plain_step
-
-    def saw_verify(self, n: int, seconds: float) -> None:
-        """Learn from a batch of n tokens.
-
-        The other sizes go along for the most part: a longer context, a warmer machine or another program slows all of
-        them.
-        """
-        if not 1 <= n < len(self._seconds):
-            return
-        known = self._seconds[n]
-        step = min(max(seconds / known - 1.0, -_COST_CLAMP), _COST_CLAMP)
-        for size in range(1, len(self._seconds)):
-            self._seconds[size] *= 1.0 + (_COST_EMA if size == n else _COST_DRIFT) * step
-        self._rebuild()
-
-    def saw_draft(self, steps: int, seconds: float) -> None:
-        """Learn from a draft of some steps."""
-        if steps and self.draft_step > 0:
-            ratio = seconds / steps / self.draft_step - 1.0
-            self.draft_step *= 1.0 + _COST_EMA * min(max(ratio, -_COST_CLAMP), _COST_CLAMP)
-
-    def to_verify(self) -> dict[int, float]:
-        """The curve as it is now, for the profile: seconds by batch size."""
-        return {n: seconds for n, seconds in enumerate(self._seconds) if n}
-
-    def _rebuild(self) -> None:
-        envelope = [0.0] * len(self._seconds)
-        lowest = math.inf
-        for n in range(len(self._seconds) - 1, 0, -1):
-            lowest = min(lowest, self._seconds[n])
-            envelope[n] = lowest / self._seconds[1]
-        self._envelope = envelope
-
-
-def _interpolate(points: dict[int, float], n: int) -> float:
-    below = max((p for p in points if p <= n), default=min(points))
-    above = min((p for p in points if p >= n), default=None)
-    if above is None:  # beyond the last point: go on with its slope per token
-        return points[below] * n / below
-    if above == below:
-        return points[below]
-    share = (n - below) / (above - below)
-    return points[below] + share * (points[above] - points[below])
-
-
-class Acceptance:
-    """The chance that a drafted token is accepted, learned from every token whose fate is known.
-
-    An online logistic on (1, logit of the draft's probability, margin), and running rates by depth for tokens that are
-    not drafted yet.
-    """
-
-    def __init__(self, depth: int) -> None:
-        self.weights = [0.1, 0.3, 0.4]
-        self.bias = 0.0
-        self.mean = 0.7
-        self.by_depth = [0.0] * depth
-
-    def chance(self, depth: int, probability: float | None, margin: float | None) -> float:
-        """Of a token that was drafted at `depth` (from 0)."""
-        if probability is None or margin is None:
-            return self.ahead(depth)
-        features = _features(probability, margin)
-        score = sum(w * x for w, x in zip(self.weights, features, strict=True)) + self.bias
-        return 1.0 / (1.0 + math.exp(-score))
-
-    def ahead(self, depth: int) -> float:
-        """Of a token that is not drafted yet."""
-        offset = self.by_depth[min(depth, len(self.by_depth) - 1)]
-        return min(max(self.mean + offset, 0.02), 0.99)
-
-    def learn(self, depth: int, probability: float | None, margin: float | None, accepted: bool) -> None:
-        """Take note of a token's fate. `depth` is from 0."""
-        outcome = float(accepted)
-        if probability is not None and margin is not None:
-            features = _features(probability, margin)
-            error = outcome - self.chance(depth, probability, margin)
-            size = 1.0 + sum(x * x for x in features) / 4.0
-            self.weights = [
-                w + _LEARN_WEIGHTS * error * x / size for w, x in zip(self.weights, features, strict=True)
-            ]
-            self.bias = _FORGET_BIAS * (self.bias + _LEARN_BIAS * error)
-        difference = outcome - self.mean
-        self.mean += _LEARN_RATES * difference
-        if depth < len(self.by_depth):
-            self.by_depth[depth] += _LEARN_RATES * (difference - self.by_depth[depth])
-
-
-def _features(probability: float, margin: float) -> tuple[float, float, float]:
-    clipped = min(max(probability, 0.003), 0.997)
-    return 1.0, math.log(clipped / (1.0 - clipped)), min(margin, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +88,16 @@ class LengthPolicy(ABC):
 
     @property
     def blocked(self) -> bool:
-        """Not even a proposal that costs nothing to make may be verified in this round."""
+        """Not even a proposal that costs nothing to make is verified in this round."""
         return False
+
+    @property
+    def predicted(self) -> float | None:
+        """Speed over plain decoding that the last rounds should have earned by their prices; None = no prices."""
+        return None
+
+    def at(self, depth: int) -> None:  # noqa: B027  # a fixed length has no prices
+        """Told before each round how many tokens the context holds."""
 
     @abstractmethod
     def go_on(self, probability: float | None, margin: float | None) -> bool:
@@ -303,6 +183,8 @@ class PricedLength(LengthPolicy):
         self._blocked = False
         self._since_plain = 0
         self._off = ""
+        self._promise = (1.0, 1.0)  # tokens and target steps that the round in hand should make and take
+        self._promised = (1.0, 1.0)  # sums over the last rounds
 
     @property
     def longest(self) -> int:
@@ -315,13 +197,24 @@ class PricedLength(LengthPolicy):
         return max(1.0, self._tokens / self._time)
 
     @property
+    def predicted(self) -> float:
+        """See `LengthPolicy.predicted`."""
+        tokens, time = self._promised
+        return tokens / time
+
+    @property
     def off_reason(self) -> str:
         """See `LengthPolicy.off_reason`."""
         return self._off
 
+    def at(self, depth: int) -> None:
+        """See `LengthPolicy.at`."""
+        self.costs.at(depth)
+
     def begin(self) -> bool:
         """See `LengthPolicy.begin`."""
         self._survival = []
+        self._promise = (1.0, 1.0)
         costs = self.costs
         self._since_plain += 1
         allowed = self._loss_start + LOSS_SHARE * self._emitted
@@ -350,14 +243,33 @@ class PricedLength(LengthPolicy):
 
     def keep(self, proposed: int, chances: Sequence[float] = ()) -> int:
         """See `LengthPolicy.keep`."""
+        if self._blocked:
+            return 0
+        steps = 0 if chances else proposed
         if chances:
             self._survival = list(accumulate(chances, mul))
         while len(self._survival) < proposed:  # a drafter that proposes in one go
             self.go_on(None, None)
-        best, best_score, total = 0, -self.rate * self.costs.w(1), 0.0
+        kept = self._best(proposed, self._price(proposed) if chances else self.rate)
+        self._promise = 1.0 + sum(self._survival[:kept]), self.costs.v(kept + 1) + self.costs.c * steps
+        return kept
+
+    def _price(self, proposed: int) -> float:
+        """The price of time where the text is being copied, at least the rate.
+
+        Copies come in runs: what this round leaves, the next one gets at the same chances. So the rate to beat is the
+        best that these chances can earn, not the mean of the text before.
+        """
+        totals = accumulate(self._survival[:proposed])
+        return max(
+            self.rate, *((1.0 + total) / self.costs.w(n + 1) for n, total in enumerate(totals, start=1))
+        )
+
+    def _best(self, proposed: int, price: float) -> int:
+        best, best_score, total = 0, -price * self.costs.w(1), 0.0
         for n in range(1, proposed + 1):
             total += self._survival[n - 1]
-            score = total - self.rate * self.costs.w(n + 1)
+            score = total - price * self.costs.w(n + 1)
             if score > best_score:
                 best, best_score = n, score
         # Verifying more costs nothing where the curve has a step down.
@@ -381,7 +293,10 @@ class PricedLength(LengthPolicy):
         tokens, time = outcome.accepted + 1.0, outcome.seconds / self.costs.plain_step
         self._tokens = self._tokens * _RATE_DECAY + tokens
         self._time = self._time * _RATE_DECAY + time
-        if outcome.proposed:
+        self._promised = tuple(  # type: ignore[assignment]
+            old * _RATE_DECAY + new for old, new in zip(self._promised, self._promise, strict=True)
+        )
+        if outcome.proposed and not outcome.chances:
             self._peek = min(_PEEK, self._peek + _PEEK_STEP) if tokens > time else _PEEK_DECAY * self._peek
         self._emitted += outcome.accepted + 1
         if outcome.proposed:
@@ -401,8 +316,7 @@ class PricedLength(LengthPolicy):
     def learned(self) -> dict[str, Any]:
         """Everything that was learned, for the profile."""
         return {
-            "verify": {str(n): seconds for n, seconds in self.costs.to_verify().items()},
-            "draft_step": self.costs.draft_step,
+            "costs": self.costs.learned(),
             "weights": list(self.acceptance.weights),
             "bias": self.acceptance.bias,
             "mean": self.acceptance.mean,

@@ -13,7 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.spec.draft_lookup import LookupDrafter
+from localspec.spec.drafter import Draft, common_prefix
+from localspec.spec.events import Sampling
 from localspec.spec.length import FixedLength, Label, LengthPolicy, Outcome
+from localspec.spec.sampling import Sampler
 
 # Cost of a batch relative to one token, as measured or fitted; each batch size in between lies on a line.
 CURVES: dict[str, dict[int, float]] = {
@@ -110,6 +114,62 @@ def replay(policy: LengthPolicy, trace: Sequence[Label], curve: Sequence[float],
             time += 2 * c
             shadowed, plain = position, 0.0
     return Result(position, time)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and the answer that some model gave, as ids: all that `lookup` needs."""
+
+    name: str
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+    @classmethod
+    def load(cls, path: Path) -> list[Text]:
+        """Read a JSON array of objects with these three fields."""
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return [cls(text["name"], tuple(text["prompt"]), tuple(text["answer"])) for text in found]
+
+
+def replay_lookup(policy: LengthPolicy, text: Text, curve: Sequence[float], drafter: LookupDrafter) -> Result:
+    """Decode a text with `lookup`; exact, since a proposal is right where the answer says the same.
+
+    Args:
+        policy: Decides the lengths; learns as it would from an engine.
+        text: What is written.
+        curve: Cost of verifying n tokens at index n, in target steps.
+        drafter: May know its rates from another text.
+    """
+    sampler = Sampler(Sampling(temperature=0.0))
+    ids, at, time = [*text.prompt, text.answer[0]], 1, 0.0
+    drafter.begin(ids)
+    while at < len(text.answer):
+        policy.begin()
+        room = min(policy.longest, len(text.answer) - at - 1, len(curve) - 2)
+        draft = drafter.draft(ids, room, sampler) if room > 0 else Draft()
+        kept = policy.keep(len(draft.tokens), draft.chances) if draft.tokens else 0
+        accepted = common_prefix(draft.tokens[:kept], text.answer[at:])
+        ids += text.answer[at : at + accepted + 1]
+        at += accepted + 1
+        if draft.tokens:
+            drafter.accept(ids)
+        cost = curve[kept + 1]
+        policy.learn(
+            Outcome(
+                (),
+                (),
+                draft.chances,
+                proposed=len(draft.tokens),
+                verified=kept,
+                accepted=accepted,
+                cut_token_agrees=None,
+                draft_s=0.0,
+                verify_s=cost,
+                seconds=cost,
+            )
+        )
+        time += cost
+    return Result(at - 1, time)
 
 
 # -------------------------------------------------------------------- rivals

@@ -12,6 +12,8 @@ from localspec.llama.context import Context
 from localspec.spec.draft_chain import ChainDrafter
 from localspec.spec.draft_lookup import LookupDrafter
 from localspec.spec.draft_mtp import MtpDrafter
+from localspec.spec.draft_overlap import OverlapDrafter
+from localspec.spec.draft_stock import StockDrafter
 from localspec.spec.engine import Engine
 from localspec.spec.events import Sampling
 from localspec.spec.sampling import Sampler
@@ -21,6 +23,7 @@ _MOST_PASSES = 15
 _DRAFT_SHARE = 0.3  # of the time that measuring may take
 _SHALLOW = 16  # tokens in caches that were empty
 _LONGEST_DRAFT = 8  # tokens a draft while its step is timed
+_FELT = 0.2  # seconds of a step from which timing more of them at loading would be felt
 _STRIDE = 7919  # a prime: filler ids are spread over the vocabulary
 
 
@@ -72,6 +75,30 @@ def measure_costs(
     if 1 not in times:
         raise LocalspecError("Measuring was stopped.")
     return Costs(depth, times[1], times, step)
+
+
+def round_time(
+    engine: Engine, plain_s: float, cancelled: Callable[[], bool] = lambda: False
+) -> dict[int, float]:
+    """Seconds of a plain step and of a verify batch of the engine's draft length, in an empty cache.
+
+    Args:
+        engine: Just loaded.
+        plain_s: What a plain step took. Where that is long nothing is timed: loading should not take longer.
+        cancelled: Asked between two evaluations.
+
+    Returns:
+        Nothing where no fixed length is drafted, or it was stopped.
+    """
+    k = engine.n_draft
+    if engine.drafter is None or k < 1 or plain_s > _FELT:
+        return {}
+    context = engine.context
+    tokens = _filler(k + 1, (), context.n_vocab)
+    times = _batch_times(context, (1, k + 1), tokens, _Effort(_FELT, 2, cancelled))
+    engine.clear()
+    context.evaluated = 0
+    return times if k + 1 in times else {}
 
 
 class _Effort:
@@ -129,6 +156,8 @@ def _draft_step(engine: Engine, ids: Sequence[int], effort: _Effort) -> float | 
     drafter, k = engine.drafter, min(engine.n_draft, _LONGEST_DRAFT)
     if isinstance(drafter, ChainDrafter):
         drafter = drafter.other  # looking up costs nothing
+    if isinstance(drafter, OverlapDrafter):
+        drafter = drafter.alone()  # what a step takes, not what is left of it to wait for
     if drafter is None or k < 1 or effort.cancelled():
         return None
     sampler = Sampler(Sampling()).for_draft()
@@ -146,7 +175,7 @@ def _draft_step(engine: Engine, ids: Sequence[int], effort: _Effort) -> float | 
             at = time.perf_counter()
             draft = drafter.draft(start, k, sampler)
             took = time.perf_counter() - at
-            if not draft.tokens and not isinstance(drafter, LookupDrafter):
+            if not draft.tokens and not isinstance(drafter, (LookupDrafter, StockDrafter)):
                 break  # it has no more room, or lost the conversation
             if number:
                 times.append(took / (len(draft.tokens) or k))
@@ -159,11 +188,9 @@ def _draft_step(engine: Engine, ids: Sequence[int], effort: _Effort) -> float | 
 
 
 def _restore(context: Context, length: int, ids: Sequence[int]) -> None:
-    """Bring the cache back to `length` tokens; a state that cannot go back is made again."""
-    if context.length == length or context.truncate(length):
-        return
-    context.clear()
-    for _ in context.extend(ids[:length]):
+    """Bring the cache back to `length` tokens; what a state cannot go back to is read again."""
+    kept = context.rewind(length)
+    for _ in context.extend(ids[kept:length]):
         pass
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tempfile
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
-from localspec import paths
+from localspec.spec.curve import Costs
 from localspec.spec.draft_lookup import LookupDrafter
+from localspec.spec.draft_stock import StockDrafter
 from localspec.spec.engine import Engine
-from localspec.spec.length import Costs, PricedLength
+from localspec.spec.length import PricedLength
 from localspec.worker.costs import measure_costs
+from localspec.worker.kept import Kept
 from localspec.worker.protocol import MeasureCosts
 
 SHADOW_ROWS = 16
@@ -41,9 +38,8 @@ class Prices:
     def __init__(self, engine: Engine, key: Sequence[object], cancelled: Callable[[], bool]) -> None:
         self._engine = engine
         self._cancelled = cancelled
-        digest = hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()[:24]
         self._wanted: int | None = None
-        self._file = paths.cache_dir() / "prices" / f"{digest}.json"
+        self._kept = Kept("prices", key)
 
     def choose_by_price(self, longest: int, *, answering: bool = False) -> None:
         """Let the engine choose its draft lengths by price, at most `longest`.
@@ -57,18 +53,26 @@ class Prices:
         self._wanted = None
         if engine.drafter is None or not engine.n_draft_limit:
             return
-        known = self._read()
-        costs = _costs(known, engine.n_draft_limit + 1)
-        if costs is None and answering:
-            self._wanted = longest
-            return
-        costs = costs or self._measure()
+        known = self._kept.read()
+        try:
+            costs = Costs.recalled(known["costs"], engine.n_draft_limit + 1)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            if answering:
+                self._wanted = longest
+                return
+            costs = self._measure()
         engine.set_length(longest, costs)
-        if known is not None and isinstance(engine.policy, PricedLength):
-            try:
+        if isinstance(engine.policy, PricedLength):
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # it learns again
                 engine.policy.recall(known)
-            except (KeyError, TypeError, ValueError):
-                return  # it learns again
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                engine.drafter.recall(known["drafter"])
+
+    @property
+    def acceptance(self) -> float | None:
+        """The chance of a drafted token as it was learned, None where nothing was kept."""
+        mean = self._kept.read().get("mean")
+        return mean if isinstance(mean, float) and 0.0 < mean < 1.0 else None
 
     def settle(self) -> None:
         """Between two answers: do what had to wait."""
@@ -77,24 +81,10 @@ class Prices:
 
     def keep(self) -> None:
         """Write what was learned, for the next time; without a disk to write to it is learned again then."""
-        policy = self._engine.policy
-        if not isinstance(policy, PricedLength):
+        policy, drafter = self._engine.policy, self._engine.drafter
+        if drafter is None or not isinstance(policy, PricedLength):
             return
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._file.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(policy.learned(), file)
-            Path(name).replace(self._file)
-        except OSError:
-            return
-
-    def _read(self) -> dict[str, Any] | None:
-        try:
-            known = json.loads(self._file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return known if isinstance(known, dict) else None
+        self._kept.write(policy.learned() | {"drafter": drafter.learned()})
 
     def _measure(self) -> Costs:
         engine = self._engine
@@ -106,16 +96,7 @@ class Prices:
         engine.context.clear()
         sizes, passes = next((sizes, passes) for limit, sizes, passes in _SIZES if step < limit)
         found = measure_costs(engine, MeasureCosts(sizes, seconds=1.0, passes=passes), self._cancelled)
-        free = isinstance(engine.drafter, LookupDrafter)
-        return Costs(found.verify, 0.0 if free else found.draft_step_s or 0.0, engine.n_draft_limit + 1)
-
-
-def _costs(known: dict[str, Any] | None, size: int) -> Costs | None:
-    """The costs of a stored profile, None when it has none that can be used."""
-    try:
-        verify = {int(n): float(seconds) for n, seconds in (known or {})["verify"].items()}
-        if min(verify.values()) <= 0 or 1 not in verify:
-            return None
-        return Costs(verify, float((known or {})["draft_step"]), size)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
+        free = isinstance(engine.drafter, (LookupDrafter, StockDrafter))  # which sees to its own price
+        waited = engine.drafter.waited if engine.drafter is not None else 1.0
+        draft_step = 0.0 if free else (found.draft_step_s or 0.0) * waited
+        return Costs(found.verify, draft_step, engine.n_draft_limit + 1)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from localspec.spec.acceptance import Acceptance
+from localspec.spec.curve import Costs
 from localspec.spec.draft_chain import ChainDrafter
 from localspec.spec.draft_lookup import LookupDrafter
 from localspec.spec.engine import Engine, Request
@@ -15,14 +17,12 @@ from localspec.spec.events import Finished, Round, Sampling
 from localspec.spec.length import (
     LOSS_SHARE,
     LOSS_START,
-    Acceptance,
-    Costs,
     FixedLength,
     Label,
     Outcome,
     PricedLength,
 )
-from localspec.spec.replay import CURVES, AverageLength, ConfidenceGate, Trace, replay
+from localspec.spec.replay import CURVES, AverageLength, ConfidenceGate, Text, Trace, replay, replay_lookup
 from localspec.spec.sampling import Sampler
 from tests.gguf_writer import FIRST_NAMED
 from tests.spec.conftest import Bench
@@ -61,10 +61,10 @@ def test_costs_between_and_beyond_the_measured_sizes() -> None:
 def test_costs_follow_what_is_seen_but_not_an_outlier() -> None:
     costs = Costs({1: 0.02, 4: 0.03, 8: 0.05}, 0.005, 16)
     costs.saw_verify(4, 3.0)
-    assert costs.to_verify()[4] == pytest.approx(0.03 * 1.025)
+    assert costs.learned()["0"]["verify"]["4"] == pytest.approx(0.03 * 1.025)
     for _ in range(200):
         costs.saw_verify(4, 0.06)
-    assert costs.to_verify()[4] == pytest.approx(0.06, rel=0.01)
+    assert costs.learned()["0"]["verify"]["4"] == pytest.approx(0.06, rel=0.01)
     assert costs.plain_step > 0.03  # the others go along: the context has grown
     costs.saw_draft(2, 0.02)
     assert costs.draft_step == pytest.approx(0.005 * 1.025)
@@ -350,3 +350,66 @@ def test_an_always_wrong_draft_is_given_up_and_watched_from_aside(bench: Bench) 
     late = [e for e in events if isinstance(e, Round)][-1].stats
     assert late.drafted < 100
     assert len(engine.drafter._cached) > 250  # shadow passes kept it in step
+
+
+def test_the_predicted_speed_is_the_earned_one() -> None:
+    labels = Trace.load(DATA / "trace-Q4_0-t0.7.json").labels
+    policy, curve = priced("flat", 0.05)
+    assert policy.predicted == 1.0
+    predictions: list[float] = []
+    learn = policy.learn
+
+    def watch(outcome: Outcome) -> None:
+        learn(outcome)
+        predictions.append(policy.predicted)
+
+    policy.learn = watch  # type: ignore[method-assign]
+    earned = replay(policy, labels, curve, 0.05).speed
+    assert sum(predictions[100:]) / len(predictions[100:]) == pytest.approx(earned, rel=0.1)
+    assert FixedLength(3).predicted is None
+
+
+def test_a_free_proposal_is_labelled_while_the_loss_is_used_up(bench: Bench) -> None:
+    """Nothing is verified then, but what would have been right is counted all the same."""
+    from tests import gguf_files
+
+    cycle = [FIRST_NAMED + i for i in range(12)]
+    table = dict(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    target = gguf_files.script_model(bench.folder / "blocked.gguf", table)
+    engine = bench.engine(target, "lookup", 8)
+    engine.set_length(8, Costs({1: 1.0, 9: 1.2}, 0.0, 9))
+    assert isinstance(engine.policy, PricedLength)
+    engine.policy._debt = 1e9
+    last = list(engine.generate(Request([1, cycle[0]], Sampling(temperature=0), max_tokens=60)))[-1]
+    assert isinstance(last, Finished)
+    assert last.stats.drafted == 0
+    assert last.draft.state == "off"
+    assert engine.drafter is not None
+    assert sum(seen for _, seen in engine.drafter.learned()["agree"]) >= 40
+
+
+def test_by_price_lookup_is_as_good_as_the_best_fixed_length_in_hindsight() -> None:
+    """Answers of two models to four kinds of prompt; the rates of matches are learned anew for each."""
+    ratios = []
+    for text in Text.load(DATA / "texts.json"):
+        for points in CURVES.values():
+            costs = Costs(points, 0.0, 32)
+            curve = [0.0, *(costs.v(n) for n in range(1, 33))]
+            fixed = [
+                replay_lookup(FixedLength(k), text, curve, LookupDrafter()).speed
+                for k in (1, 2, 3, 5, 7, 12, 20, 31)
+            ]
+            earned = replay_lookup(PricedLength(costs, 31), text, curve, LookupDrafter()).speed
+            ratios.append(earned / max(1.0, *fixed))
+    assert len(ratios) == 16 * 4
+    assert min(ratios) > 0.93
+    assert geometric_mean(ratios) > 1.02
+
+
+def test_a_run_of_copies_is_taken_in_the_steps_that_earn_most() -> None:
+    """Four tokens cost little more than one, more cost their share: in a sure run the short step earns more."""
+    costs = Costs({1: 1.0, 4: 1.3, 5: 2.6, 16: 9.0, 32: 18.0}, 0.0, 32)
+    policy = PricedLength(costs, 31)
+    policy.begin()
+    assert policy.rate < 1.5  # the mean of the text before would pay for a long one
+    assert policy.keep(31, (0.99,) * 31) == 3

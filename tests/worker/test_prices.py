@@ -11,6 +11,7 @@ import pytest
 from localspec import paths
 from localspec.llama.log import NativeLog
 from localspec.spec.length import FixedLength, PricedLength
+from localspec.worker import warmup
 from localspec.worker.loading import Loaded, Loader
 from localspec.worker.protocol import DraftSpec, Event, Load
 from tests import gguf_files
@@ -32,10 +33,9 @@ def load(pair: tuple[Path, Path]) -> Iterator[object]:
     def make(**options: object) -> Loaded:
         command = Load(
             str(pair[0]),
-            DraftSpec("model", str(pair[1])),
             n_ctx=512,
             threads=1,
-            **{"n_draft": 31, "auto": True, **options},
+            **{"draft": DraftSpec("model", str(pair[1])), "n_draft": 31, "auto": True, **options},
         )  # type: ignore[arg-type]
         events: list[Event] = []
         opened.append(Loader(command, log, events.append, lambda: False).load())
@@ -73,9 +73,13 @@ def test_prices_are_measured_kept_and_recalled(load) -> None:
         "",
         "{",
         "[]",
-        '{"verify": {"1": -1}}',
-        '{"verify": {"2": 1.0}, "draft_step": 1}',
-        '{"verify": {"1": 0.1}, "draft_step": 0.01}',
+        '{"costs": {}}',
+        '{"costs": []}',
+        '{"costs": {"0": {"verify": {"1": -1}, "draft_step": 1}}}',
+        '{"costs": {"0": {"verify": {"2": 1.0}, "draft_step": 1}}}',
+        '{"costs": {"0": {"verify": {"1": NaN}, "draft_step": 1}}}',
+        '{"costs": {"0": {"verify": {"1": 0.1}, "draft_step": 0.01}}}',
+        '{"costs": {"0": {"verify": {"1": 0.1}, "draft_step": 0.01}}, "drafter": {"agree": 3}}',
     ],
 )
 def test_a_damaged_store_is_measured_again(load, damage: str) -> None:
@@ -116,3 +120,38 @@ def test_prices_are_not_measured_in_the_middle_of_an_answer(load) -> None:
     loaded.prices.settle()
     assert isinstance(loaded.engine.policy, PricedLength)
     assert json.loads(json.dumps(loaded.engine.policy.learned()))["mean"] == 0.7
+
+
+def test_what_lookup_knows_about_its_matches_is_kept(load) -> None:
+    loaded = load()
+    counts = [[6.0, 8.0]] * 6
+    loaded.engine.drafter.recall({"agree": counts, "differ": counts})
+    loaded.prices.keep()
+    assert load().engine.drafter.learned() == {"agree": counts, "differ": counts}
+
+
+def test_prices_of_several_depths_are_kept(load) -> None:
+    loaded = load()
+    costs = loaded.engine.policy.costs
+    costs.at(900)
+    for _ in range(1500):
+        costs.saw_verify(1, 7.0)
+    loaded.prices.keep()
+    again = load().engine.policy.costs
+    assert again.plain_step < 5.0
+    again.at(1000)
+    assert again.plain_step == pytest.approx(7.0, rel=0.01)
+
+
+def test_the_chunks_of_a_prompt_are_those_of_the_first_load(load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other chunks round otherwise: a seed must name the same text tomorrow, and with another draft."""
+    sizes = iter((128, 64, 32, 32, 32, 32))
+    monkeypatch.setattr(warmup, "_chunk", lambda context, token: next(sizes))
+    monkeypatch.setattr(warmup, "_LONG_STEP_SECONDS", 100.0)
+    assert load().engine.context.chunk == 128
+    assert load().engine.context.chunk == 128
+    assert load(draft=DraftSpec()).engine.context.chunk == 128
+    assert load(kv_type="bf16").engine.context.chunk == 32
+    for file in (paths.cache_dir() / "chunks").iterdir():
+        file.write_text('{"chunk": "many"}')
+    assert load().engine.context.chunk == 32
