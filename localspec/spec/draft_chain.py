@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from localspec.spec.draft_lookup import LookupDrafter
 from localspec.spec.drafter import Draft, Drafter, GoOn, always
@@ -17,15 +19,17 @@ class ChainDrafter(Drafter):
 
     Args:
         other: A `model` or `mtp` drafter.
+        lookup: With files to search; None = the conversation alone.
     """
 
     free = True
 
-    def __init__(self, other: Drafter) -> None:
+    def __init__(self, other: Drafter, lookup: LookupDrafter | None = None) -> None:
         self.name = f"lookup + {other.name}"
-        self.lookup = LookupDrafter()
+        self.lookup = lookup or LookupDrafter()
         self.other = other
         self.max_draft = max(self.lookup.max_draft, other.max_draft)
+        self.overlaps, self.waited = other.overlaps, other.waited
         self._policy: LengthPolicy | None = None
         self._other_follows = False  # it has seen this conversation
         self.rounds = {"lookup": 0, other.name: 0}
@@ -51,6 +55,10 @@ class ChainDrafter(Drafter):
         """See `Drafter.reach`."""
         return self.other.reach(keep)
 
+    def expect(self, ids: Sequence[int], anchors: Sequence[int]) -> None:
+        """See `Drafter.expect`."""
+        self.other.expect(ids, anchors)
+
     def draft(self, ids: Sequence[int], k: int, sampler: Sampler, go_on: GoOn = always) -> Draft:
         """See `Drafter.draft`."""
         found = self.lookup.draft(ids, k, sampler)
@@ -61,7 +69,7 @@ class ChainDrafter(Drafter):
             return Draft()
         self._show_other(ids)
         self.rounds[self.other.name] += 1
-        return self.other.draft(ids, k, sampler, go_on)
+        return replace(self.other.draft(ids, k, sampler, go_on), source=self.other.name)
 
     def shadow(self, ids: Sequence[int], sampler: Sampler) -> list[Label]:
         """See `Drafter.shadow`; lookup labels itself in `accept`."""
@@ -74,11 +82,23 @@ class ChainDrafter(Drafter):
         if self._other_follows:
             self.other.accept(ids)
 
+    def rest(self) -> None:
+        """See `Drafter.rest`."""
+        self.other.rest()
+
     def clear(self) -> None:
         """See `Drafter.clear`."""
         self.lookup.clear()
         self.other.clear()
         self._other_follows = False
+
+    def learned(self) -> dict[str, Any]:
+        """See `Drafter.learned`; what a model proposes is judged by the price rule itself."""
+        return self.lookup.learned()
+
+    def recall(self, learned: dict[str, Any]) -> None:
+        """See `Drafter.recall`."""
+        self.lookup.recall(learned)
 
     def close(self) -> None:
         """See `Drafter.close`."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from localspec.spec.drafter import Draft, Drafter, GoOn, always, common_prefix
+from localspec.spec.lookup_index import TextIndex
+from localspec.spec.match_rates import Basis, MatchRates, basis
 from localspec.spec.sampling import Sampler
 
 _REMEMBERED = 8  # positions kept for each pair of ids
 _LONGEST = 64  # how far back a match is compared
-_LENGTH_CLASSES = 6  # matches of 2-3, 4-7, ... 64 tokens
-_FULL = 60.0  # counts are halved at this, so that the rates follow the text
+FILES = "lookup in files"
+"""The source of a proposal that comes from a file."""
 
 
 class LookupDrafter(Drafter):
@@ -21,20 +24,23 @@ class LookupDrafter(Drafter):
 
     How often a proposal is right depends on the length of the match, and even more on whether all occurrences agree
     about what follows. Both are counted, and give each proposed token its chance.
+
+    Args:
+        files: Texts to search beside the conversation, which goes first where matches are equally long. How often they
+            are right is counted apart.
     """
 
     name = "lookup"
     max_draft = 31
     free = True
 
-    def __init__(self) -> None:
+    def __init__(self, files: TextIndex | None = None) -> None:
+        self.files = files
         self._ids: list[int] = []
         self._positions: dict[tuple[int, int], list[int]] = {}
-        # Beta(2, 1) for each class of match length, agreed or not: [right, all].
-        self._counts = {(c, a): [2.0, 3.0] for c in range(_LENGTH_CLASSES) for a in (False, True)}
-        self._open: list[
-            tuple[int, tuple[int, bool]]
-        ] = []  # the last proposal: token and what it was based on
+        self._rates, self._file_rates = MatchRates(), MatchRates()
+        self._open: list[tuple[int, Basis]] = []  # the last proposal: token and what it was based on
+        self._open_rates = self._rates
         self._open_at = 0
 
     def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
@@ -48,23 +54,25 @@ class LookupDrafter(Drafter):
         """See `Drafter.draft`."""
         self._add(ids)
         matches = self._matches()
-        if not matches:
+        length, start = max(matches, default=(0, len(self._ids)))
+        following = [self._ids[place : place + k] for _, place in matches]
+        tokens, rates, source = self._ids[start : start + k], self._rates, self.name
+        if self.files is not None:
+            elsewhere, places = self.files.find(self._ids, _LONGEST)
+            if elsewhere > length:
+                following = [self.files.behind(place, k) for place in places]
+                length, tokens, rates, source = elsewhere, following[-1], self._file_rates, FILES
+        if not tokens:
             return Draft()
-        length, start = max(matches)
-        tokens = self._ids[start : start + k]
-        basis = self._basis(tokens, length, [place for _, place in matches])
-        self._open, self._open_at = list(zip(tokens, basis, strict=True)), len(self._ids)
-        chances = [self._counts[key][0] / self._counts[key][1] for key in basis]
-        return Draft(tuple(tokens), chances=tuple(chances))
+        bases = _bases(tokens, length, following)
+        self._open, self._open_at = list(zip(tokens, bases, strict=True)), len(self._ids)
+        self._open_rates = rates
+        return Draft(tuple(tokens), chances=rates.chances(bases), source=source)
 
     def accept(self, ids: Sequence[int]) -> None:
         """See `Drafter.accept`: count the proposal's tokens, as far as they stood on true text."""
         for (token, key), known in zip(self._open, ids[self._open_at :], strict=False):
-            counts = self._counts[key]
-            counts[0] += token == known
-            counts[1] += 1.0
-            if counts[1] >= _FULL:
-                counts[:] = [counts[0] / 2, counts[1] / 2]
+            self._open_rates.learn(key, token == known)
             if token != known:
                 break
         self._open = []
@@ -74,6 +82,17 @@ class LookupDrafter(Drafter):
         self._ids.clear()
         self._positions.clear()
         self._open = []
+
+    def learned(self) -> dict[str, Any]:
+        """See `Drafter.learned`."""
+        files = {} if self.files is None else {"files": self._file_rates.learned()}
+        return self._rates.learned() | files
+
+    def recall(self, learned: dict[str, Any]) -> None:
+        """See `Drafter.recall`."""
+        self._rates.recall(learned)
+        if self.files is not None and "files" in learned:
+            self._file_rates.recall(learned["files"])
 
     def _add(self, ids: Sequence[int]) -> None:
         """Index what is new; the ids before are known to agree."""
@@ -101,13 +120,18 @@ class LookupDrafter(Drafter):
             found.append((length, start))
         return found
 
-    def _basis(self, tokens: Sequence[int], length: int, places: list[int]) -> list[tuple[int, bool]]:
-        """For each proposed token: the class of its match, and whether all occurrences that got so far agree."""
-        basis = []
-        for offset, token in enumerate(tokens):
-            following = [place for place in places if place + offset < len(self._ids)]
-            agreed = all(self._ids[place + offset] == token for place in following)
-            size_class = min((length + offset).bit_length() - 2, _LENGTH_CLASSES - 1)
-            basis.append((size_class, agreed))
-            places = [place for place in following if self._ids[place + offset] == token]
-        return basis
+
+def _bases(tokens: Sequence[int], length: int, following: list[list[int]]) -> list[Basis]:
+    """For each proposed token: the class of its match, and whether all occurrences that got so far agree.
+
+    Args:
+        tokens: The proposal.
+        length: Of its match.
+        following: What comes behind each occurrence.
+    """
+    bases = []
+    for offset, token in enumerate(tokens):
+        following = [ids for ids in following if offset < len(ids)]
+        bases.append(basis(length + offset, all(ids[offset] == token for ids in following)))
+        following = [ids for ids in following if ids[offset] == token]
+    return bases

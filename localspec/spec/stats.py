@@ -19,6 +19,40 @@ MAX_POSITIONS = 64  # positions counted apart; the totals count every position
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """The share of one source of drafts."""
+
+    rounds: int = 0
+    """Rounds that put at least one token of it into the batch."""
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / drafted, None while nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    def __add__(self, other: Source) -> Source:
+        return Source(
+            self.rounds + other.rounds, self.drafted + other.drafted, self.accepted + other.accepted
+        )
+
+    def __sub__(self, other: Source) -> Source:
+        return Source(
+            self.rounds - other.rounds, self.drafted - other.drafted, self.accepted - other.accepted
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The entry in `by_source` of `--json`."""
+        return {
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": self.acceptance_rate,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """Counters of one answer; times in seconds."""
 
@@ -50,6 +84,8 @@ class Stats:
     verify_s: float = 0.0
     other_s: float = 0.0
     """Time of our own code in the rounds: choosing, bookkeeping, text."""
+    by_source: dict[str, Source] = field(default_factory=dict)
+    """What each source drafted: `lookup`, `lookup in files`, the name of a drafter; in order of their first rounds."""
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -107,6 +143,7 @@ class Stats:
             "draft_s": self.draft_s,
             "verify_s": self.verify_s,
             "other_s": self.other_s,
+            "by_source": {name: source.to_json() for name, source in self.by_source.items()},
         }
 
 
@@ -129,9 +166,18 @@ class Counters:
     draft_s: float = 0.0
     verify_s: float = 0.0
     other_s: float = 0.0
+    by_source: dict[str, Source] = field(default_factory=dict)
 
-    def add_round(self, drafted: int, accepted: int) -> None:
-        """Count a round that verified `drafted` tokens and accepted the first `accepted` of them."""
+    def add_round(self, drafted: int, accepted: int, source: str = "") -> None:
+        """Count a round that verified `drafted` tokens and accepted the first `accepted` of them.
+
+        Args:
+            drafted: Tokens put into the batch.
+            accepted: How many of them were right.
+            source: Where they come from.
+        """
+        if drafted:
+            self.by_source[source] = self.by_source.get(source, Source()) + Source(1, drafted, accepted)
         self.rounds += 1
         self.drafted += drafted
         self.accepted += accepted
@@ -163,4 +209,5 @@ class Counters:
             draft_s=self.draft_s,
             verify_s=self.verify_s,
             other_s=self.other_s,
+            by_source=dict(self.by_source),
         )
