@@ -11,6 +11,7 @@ LocalspecError
     TemplateError         a chat template that cannot be rendered
     ContextFullError      the conversation does not fit in the context
     DecodeError           llama.cpp failed while evaluating
+        DrafterError      a drafter of somebody's own failed
     AbortedError          an evaluation was stopped half-way, because somebody asked for it
     WorkerDiedError       the engine's process ended
 
@@ -112,6 +113,12 @@ class DecodeError(LocalspecError):
     """llama.cpp failed while evaluating tokens."""
 
     title = "Evaluation failed"
+
+
+class DrafterError(DecodeError):
+    """A drafter of somebody's own failed. The message is the reason why nothing is drafted, without a full stop."""
+
+    title = "Drafter failed"
 
 
 class AbortedError(LocalspecError):

@@ -40,13 +40,19 @@ OPTIONS: dict[str, Option] = {
     "target": Option("TARGET", "The model that answers: " + _MODEL + ".", _MODEL, "qwen3.8-27b"),
     "draft": Option(
         "--draft",
-        "What drafts: a size word (4b), a .gguf file, a catalogue name, a hub repo[:quant], lookup, mtp, or none.",
-        "a size word of the target's family, " + _MODEL + ", lookup, mtp, or none",
+        "What drafts: a size word (4b), a .gguf file, a catalogue name, a hub repo[:quant], lookup, mtp, "
+        "package.module:Class of your own, or none.",
+        "a size word of the target's family, " + _MODEL + ", lookup, mtp, package.module:Class, or none",
+    ),
+    "lookup": Option(
+        "--lookup",
+        "A text file to look up drafts in, beside the conversation: code, a document. May be given several times.",
+        "a list of text files in UTF-8, 16 MiB together",
     ),
     "n_draft": Option(
         "--n-draft",
         "Tokens drafted per round: auto chooses each round by what it earns, auto:8 at most 8, 8 always 8, 0 none.",
-        f"auto, auto:N, or a whole number N from 0 to {MAX_N_DRAFT}, smaller than the batch",
+        f"auto, auto:N, or a whole number N from 0 to {MAX_N_DRAFT}, smaller than the batch and than ubatch",
         "auto",
     ),
     "temperature": Option(
@@ -102,7 +108,16 @@ OPTIONS: dict[str, Option] = {
         f"0, or a whole number from {MIN_CTX} up",
         "8192",
     ),
-    "batch": Option("", "Prompt tokens that are evaluated at once.", "a whole number from 8 to 8192", "512"),
+    "batch": Option(
+        "--batch", "Prompt tokens that are evaluated at once.", "a whole number from 8 to 8192", "512"
+    ),
+    "ubatch": Option(
+        "--ubatch",
+        "Tokens of a batch that are computed at once: fewer need less memory, more may read prompts faster on a GPU; "
+        "0 = the whole batch.",
+        "0, or a whole number from 8 to the batch",
+        "0",
+    ),
     "gpu_layers": Option(
         "--gpu-layers",
         "Layers of the target on the GPU; -1 = all that fit.",
@@ -111,9 +126,34 @@ OPTIONS: dict[str, Option] = {
     ),
     "draft_gpu_layers": Option(
         "--draft-gpu-layers",
-        "Layers of the draft on the GPU; -1 = all that fit.",
+        "Layers of the draft on its GPU; -1 = all of them.",
         "-1 or a whole number, 0 or more",
         "-1",
+    ),
+    "draft_device": Option(
+        "--draft-device",
+        "Where the draft model runs: cpu, a GPU as localspec doctor lists them (gpu1, CUDA1), or auto: where the "
+        "target does.",
+        "auto, cpu, or a device that localspec doctor lists",
+        "auto",
+    ),
+    "draft_threads": Option(
+        "--draft-threads",
+        "CPU threads of the draft; 0 = as many as the target's.",
+        "a whole number from 0 to 512",
+        "0",
+    ),
+    "draft_kv": Option(
+        "--draft-kv",
+        "Type of the draft's cache; it never changes the text. Without it: as --kv.",
+        ", ".join(KV_TYPES),
+    ),
+    "overlap": Option(
+        "--overlap",
+        "Let the draft model draft on while the target verifies: auto where they run on different devices and it was "
+        "measured to pay, on wherever it can, off never.",
+        "auto, on or off",
+        "auto",
     ),
     "kv": Option("--kv", "Type of both caches; q8_0 halves their memory.", ", ".join(KV_TYPES), "f16"),
     "flash_attn": Option(

@@ -7,13 +7,22 @@ from pathlib import Path
 
 import platformdirs
 
+from localspec.errors import UsageError
+
 _APP = "localspec"
 
 
 def _base(kind: str) -> Path:
     home = os.environ.get("LOCALSPEC_HOME")
     if home:
-        return Path(home).expanduser() / kind
+        try:
+            return Path(home).expanduser().absolute() / kind
+        except RuntimeError:
+            raise UsageError(
+                f"LOCALSPEC_HOME is {home}, and there is no such user.",
+                why="A path that begins with ~NAME means the home of NAME.",
+                hint="unset LOCALSPEC_HOME",
+            ) from None
     found: dict[str, str] = {
         "config": platformdirs.user_config_dir(_APP, appauthor=False),
         "data": platformdirs.user_data_dir(_APP, appauthor=False),

@@ -31,8 +31,12 @@ from localspec.models.text import printable, shell_word
 from localspec.settings import Settings, tomllib
 
 FORMAT: Final = 1
-SETTINGS: Final = ("draft", "n_draft", "kv", "flash_attn", "split_mode", "threads", "batch")
+DRAFT_SETTINGS: Final = ("n_draft", "draft_device", "draft_gpu_layers", "draft_threads", "draft_kv")
+"""Fields of `Settings` that were measured with one draft and mean nothing with another."""
+SETTINGS: Final = ("draft", *DRAFT_SETTINGS, "kv", "flash_attn", "split_mode", "threads", "batch", "ubatch")
 """Fields of `Settings` that a profile may set."""
+_PLACES: Final = {"draft_device", "draft_gpu_layers"}
+_BATCHES: Final = {"batch", "ubatch"}
 OFF: Final = "none"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -254,8 +258,8 @@ def apply(profile: Profile, settings: Settings, draft: str) -> tuple[Settings, t
     Args:
         profile: Not stale.
         settings: With what the person set, in flags or in the settings file.
-        draft: The draft that the person named (as `draft_name` has it), empty when none was. The draft length belongs
-            to the draft, so with another one it is left alone.
+        draft: The draft that the person named (as `draft_name` has it), empty when none was. `DRAFT_SETTINGS` belong
+            to the draft, so with another one they are left alone.
 
     Returns:
         The settings, and the names of the fields that come from the profile.
@@ -266,7 +270,9 @@ def apply(profile: Profile, settings: Settings, draft: str) -> tuple[Settings, t
     left = set(settings.model_fields_set) - {"draft"}
     if draft:
         left.add("draft")
-        left |= {"n_draft"} if draft != profile.draft_name else set()
+        left |= set(DRAFT_SETTINGS) if draft != profile.draft_name else set()
+    for together in (_PLACES, _BATCHES):  # one of them that is set may not go with the profile's other one
+        left |= together if left & together else set()
     values = {key: value for key, value in profile.settings.items() if key not in left}
     try:
         made = Settings.model_validate(settings.model_dump(exclude_unset=True) | values)

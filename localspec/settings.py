@@ -35,7 +35,10 @@ class Settings(BaseModel):
     target: str = Field("qwen3.8-27b", min_length=1)
     draft: str = ""
     """Empty = the last one used with the target, else the catalogue's, where it is on disk."""
+    lookup: tuple[str, ...] = ()
+    """Text files that lookup searches too."""
     batch: int = Field(512, ge=8, le=8192, strict=True)
+    ubatch: Count = 0
     n_draft: int | str = "auto"
     """A number, `auto` or `auto:N`; see `draft_length`."""
     temperature: float = Field(0.7, ge=0, le=5, allow_inf_nan=False)
@@ -51,6 +54,11 @@ class Settings(BaseModel):
     ctx: Count = 8192
     gpu_layers: Layers = -1
     draft_gpu_layers: Layers = -1
+    draft_device: str = Field("auto", pattern=r"^[^\x00-\x1f\x7f-\x9f]{1,64}$")
+    draft_threads: int = Field(0, ge=0, le=512, strict=True)
+    draft_kv: str = ""
+    """Empty = as `kv`."""
+    overlap: Literal["auto", "on", "off"] = "auto"
     kv: str = "f16"
     flash_attn: Literal["auto", "on", "off"] = "auto"
     split_mode: Literal["layer", "row", "none"] = "layer"
@@ -83,12 +91,26 @@ class Settings(BaseModel):
             raise ValueError("too small")
         return value
 
-    @field_validator("kv")
+    @field_validator("kv", "draft_kv")
     @classmethod
-    def _cache_type(cls, value: str) -> str:
-        if value.lower() not in KV_TYPES:
+    def _cache_type(cls, value: str, info: ValidationInfo) -> str:
+        if value.lower() not in KV_TYPES and (value or info.field_name == "kv"):
             raise ValueError("unknown type")
         return value.lower()
+
+    @field_validator("draft_device")
+    @classmethod
+    def _device(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("empty")
+        return value.strip().lower() if value.strip().lower() in ("auto", "cpu") else value.strip()
+
+    @field_validator("ubatch")
+    @classmethod
+    def _physical_batch(cls, value: int, info: ValidationInfo) -> int:
+        if value and not 8 <= value <= info.data.get("batch", value):
+            raise ValueError("not within the batch")
+        return value
 
     @field_validator("n_draft", mode="before")
     @classmethod
@@ -100,8 +122,9 @@ class Settings(BaseModel):
             text = f"auto:{length}" if isinstance(text, str) and text.startswith("auto") else length
         if length == "auto":
             return "auto"
-        # A round verifies n_draft + 1 tokens in one batch.
-        if type(length) is not int or not 0 <= length <= min(MAX_N_DRAFT, info.data.get("batch", 512) - 1):
+        # A round verifies n_draft + 1 tokens in one batch, computed at once.
+        batch = info.data.get("ubatch") or info.data.get("batch", 512)
+        if type(length) is not int or not 0 <= length <= min(MAX_N_DRAFT, batch - 1):
             raise ValueError("not a draft length")
         return text
 
@@ -111,7 +134,12 @@ class Settings(BaseModel):
         if isinstance(self.n_draft, int):
             return self.n_draft, False
         cap = self.n_draft.removeprefix("auto").removeprefix(":")
-        return int(cap) if cap else min(AUTO_N_DRAFT, self.batch - 1), True
+        return int(cap) if cap else min(AUTO_N_DRAFT, (self.ubatch or self.batch) - 1), True
+
+    @property
+    def lookup_files(self) -> tuple[str, ...]:
+        """The files of `lookup`, absolute."""
+        return tuple(str(_of_person(file).absolute()) for file in self.lookup)
 
     def sampling(self) -> Sampling:
         """The part that chooses tokens; a seed of None becomes 0, which a session replaces."""
@@ -126,6 +154,14 @@ class Settings(BaseModel):
             penalty_last_n=self.penalty_last_n,
             seed=self.seed or 0,
         )
+
+
+def _of_person(file: str) -> Path:
+    """The path with `~` filled in; `~NAME` of nobody stays as it is, and is then a file that does not exist."""
+    try:
+        return Path(file).expanduser()
+    except RuntimeError:
+        return Path(file)
 
 
 def load_settings(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Settings:

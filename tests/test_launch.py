@@ -77,6 +77,26 @@ def test_two_files_become_a_load(files):
     assert load_state() == State(str(files["target"]), {str(files["target"]): str(files["draft"])})
 
 
+def test_where_and_how_the_draft_runs(files):
+    wishes = {"draft_device": "CUDA1", "draft_gpu_layers": 5, "draft_threads": 3, "draft_kv": "q8_0"}
+    wishes["overlap"] = "on"
+    load = launch(files["target"], files["draft"], ubatch=64, **wishes).load
+    spec = load.draft
+    assert (spec.device, spec.gpu_layers, spec.threads, spec.kv_type) == ("CUDA1", 5, 3, "q8_0")
+    assert (spec.overlap, launch(files["target"], files["draft"]).load.draft.overlap) == ("on", "auto")
+    assert (load.n_batch, load.n_ubatch, load.at_once) == (512, 64, 64)
+    plain = launch(files["target"], files["draft"]).load
+    assert (plain.draft.device, plain.draft.threads, plain.draft.kv_type) == ("auto", 0, "")
+    assert (plain.n_ubatch, plain.at_once) == (0, 512)
+
+
+@pytest.mark.parametrize(("device", "layers"), [("cpu", 5), ("gpu1", 0)])
+def test_a_device_and_layers_that_exclude_each_other(files, device, layers):
+    with pytest.raises(UsageError, match=f"--draft-device {device} and --draft-gpu-layers {layers} exclude"):
+        launch(files["target"], files["draft"], draft_device=device, draft_gpu_layers=layers)
+    launch(files["target"], files["draft"], draft_device="cpu", draft_gpu_layers=0)
+
+
 def test_no_names_take_the_last_pair(files):
     launch(files["target"], files["draft"]).remember()
     made = launch(state=load_state())
@@ -88,7 +108,9 @@ def test_lookup_and_none_are_remembered(files, word):
     launch(files["target"], word).remember()
     made = launch(state=load_state())
     assert made.load.draft.kind == word
-    assert (made.load.draft.off_reason != "") == (word == "none")
+    assert made.load.draft.off_reason == (
+        "switched off the last time with --draft none; --draft lookup turns it on" if word == "none" else ""
+    )
 
 
 def test_a_draft_of_another_vocabulary_is_refused_with_the_words_of_check(files):
@@ -208,8 +230,15 @@ def test_the_demo_is_used_when_it_is_there(files):
 
 def test_a_last_target_that_was_deleted_is_forgotten(files, tmp_path):
     put_demo(files)
-    made = launch(state=State(str(tmp_path / "deleted.gguf"), {}))
+    gone = str(tmp_path / "deleted.gguf")
+    made = launch(state=State(gone, {}))
     assert made.target.id == "demo"
+    assert made.notes[0] == f"The last target ({gone}) is not on this disk any more; this is demo."
+    assert launch(files["target"], state=State(gone, {})).notes == launch(files["target"]).notes
+    assert launch(state=State("", {})).notes == launch("demo").notes
+    on_disk["ggml-org/Qwen3.8-27B-GGUF"] = files["target"]
+    last = State("qwen3.8-27b", {"qwen3.8-27b": "none"})
+    assert not any("any more" in note for note in launch(state=last).notes)
 
 
 def test_a_wrong_size_names_what_is_on_offer():
@@ -261,3 +290,91 @@ def test_the_demo_drafts_a_fixed_length_since_it_is_there_to_show_drafting(files
     put_demo(files)
     assert (launch("demo").load.n_draft, launch("demo").load.auto) == (4, False)
     assert launch("demo", n_draft="auto").load.auto
+
+
+# ------------------------------------------------------------------ a drafter of one's own, and files to look up
+
+
+def test_code_of_ones_own_is_a_draft_that_is_not_remembered(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_drafts.py").write_text("raise SystemExit('nobody runs this here')\n")
+    made = launch(files["target"], "own_drafts:Own", draft_threads=3)
+    spec = made.load.draft
+    assert (spec.kind, spec.code, spec.folder, spec.path, spec.threads) == (
+        "custom",
+        "own_drafts:Own",
+        str(tmp_path),
+        "",
+        3,
+    )
+    assert (made.draft_name, made.draft, made.missing) == ("own_drafts:Own", None, ())
+    target = str(files["target"])
+    launch(files["target"], "lookup").remember()
+    made = launch(files["target"], "own_drafts:Own", state=load_state())
+    made.remember()
+    assert load_state().drafts == {target: "lookup"}
+    with pytest.raises(UsageError, match="There is no module own_gone"):
+        launch(files["target"], "own_gone:Own")
+
+
+def test_what_the_catalogue_knows_is_no_code(files):
+    for name in ("smollm2:Own", "gemma3:Own", "4b:x"):
+        with pytest.raises(CatalogError):
+            launch(files["target"], name)
+    with pytest.raises(CatalogError):
+        launch(files["target"], r"C:\nowhere\x.gguf")
+
+
+@pytest.fixture
+def notes(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("some text")
+    return file
+
+
+def test_files_to_look_up_bring_lookup_into_play(files, notes, monkeypatch):
+    monkeypatch.chdir(notes.parent)
+    for draft in (None, "lookup"):
+        made = launch(files["target"], draft, lookup=("notes.txt",))
+        assert (made.load.draft.kind, made.load.lookup_files, made.draft_name) == (
+            "lookup",
+            (str(notes),),
+            "lookup",
+        )
+    chained = launch(files["target"], files["draft"], lookup=("notes.txt",))
+    assert (chained.load.draft.kind, chained.load.auto, chained.load.lookup_files) == (
+        "model",
+        True,
+        (str(notes),),
+    )
+    none_before = State(drafts={str(files["target"]): "none"})
+    assert launch(files["target"], state=none_before, lookup=("notes.txt",)).load.draft.kind == "lookup"
+    unfit = State(drafts={str(files["target"]): str(files["other"])})
+    assert launch(files["target"], state=unfit, lookup=("notes.txt",)).load.draft.kind == "lookup"
+
+
+def test_where_files_are_not_looked_up_a_sentence_says_so(files, notes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_drafts.py").touch()
+    for draft, why, more in (
+        (files["draft"], "With --n-draft auto each round takes what promises more.", {"n_draft": 4}),
+        ("own_drafts:Own", "a drafter of your own drafts alone", {}),
+        ("none", "--draft none drafts nothing", {}),
+    ):
+        made = launch(files["target"], draft, lookup=(str(notes),), **more)
+        assert made.load.lookup_files == ()
+        assert any("--lookup is not used" in note and why in note for note in made.notes)
+    fixed = launch(files["target"], "lookup", lookup=(str(notes),), n_draft=4)
+    assert fixed.load.lookup_files == (str(notes),)
+    assert fixed.notes == ()
+
+
+def test_files_that_cannot_be_looked_up_are_refused_before_the_load(files, tmp_path):
+    with pytest.raises(UsageError, match="There is no file"):
+        launch(files["target"], "lookup", lookup=(str(tmp_path / "gone"),))
+
+
+def test_the_demo_with_files_chooses_by_price(files, notes):
+    put_demo(files)
+    made = launch("demo", lookup=(str(notes),))
+    assert (made.load.auto, made.load.lookup_files) == (True, (str(notes),))

@@ -166,6 +166,31 @@ def test_flags_and_settings_win_field_by_field(files, tmp_path):
     assert (made.load.kv_type, made.load.n_draft) == ("f16", 5)
 
 
+PLACED = {"draft_device": "cpu", "draft_threads": 3, "draft_kv": "q8_0", "ubatch": 64}
+
+
+def test_where_the_draft_runs_comes_along_and_is_told(files):
+    make(files, **PLACED)
+    made = launch(files)
+    spec = made.load.draft
+    assert (spec.device, spec.threads, spec.kv_type, made.load.n_ubatch) == ("cpu", 3, "q8_0", 64)
+    assert "--draft-device cpu --draft-threads 3 --draft-kv q8_0" in made.notes[-1]
+
+
+def test_another_draft_runs_where_the_person_wants_it(files):
+    make(files, **PLACED)
+    load = launch(files, draft=files["other"]).load
+    assert (load.draft.device, load.draft.threads, load.draft.kv_type) == ("auto", 0, "")
+    assert load.n_ubatch == 64, "the batch is the target's"
+
+
+def test_what_goes_together_is_taken_together_or_not_at_all(files):
+    make(files, **PLACED)
+    assert launch(files, draft_gpu_layers=2).load.draft.device == "auto"
+    load = launch(files, batch=32).load
+    assert (load.n_batch, load.n_ubatch) == (32, 0)
+
+
 def test_another_draft_keeps_its_own_length(files):
     make(files)
     made = launch(files, draft=files["other"])
@@ -189,6 +214,14 @@ def test_off_was_fastest(files):
     profiles.save(replace(made, settings={"draft": "none", "kv": "f16"}))
     load = launch(files, state=State(drafts={str(files["target"]): str(files["draft"])})).load
     assert (load.draft.kind, load.draft.off_reason) == ("none", "no draft was the fastest when it was tuned")
+
+
+def test_one_without_a_draft_is_left_out_where_files_are_to_be_looked_up(files, tmp_path):
+    make(files, draft="none", n_draft=0)
+    (tmp_path / "notes.txt").write_text("text")
+    made = launch(files, lookup=(str(tmp_path / "notes.txt"),))
+    assert (made.load.draft.kind, made.load.auto, made.load.kv_type) == ("lookup", True, "f16")
+    assert "fast is not used: it is one without a draft, and --lookup drafts." in made.notes[0]
 
 
 def test_the_profile_is_not_taken_for_the_persons_choice(files):

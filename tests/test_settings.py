@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_every_field_has_its_words_and_no_word_is_without_a_field():
                 f"{default:g}" if isinstance(default, float) else str(default).lower()
             ), name
         else:
-            assert default in ("", None), name
+            assert default in ("", None, ()), name
 
 
 def test_flags_go_before_the_file_and_the_file_before_the_defaults():
@@ -72,6 +73,15 @@ def test_flags_go_before_the_file_and_the_file_before_the_defaults():
         ("kv", ""),
         ("gpu_layers", -2),
         ("draft_gpu_layers", -5),
+        ("draft_device", ""),
+        ("draft_device", " "),
+        ("draft_device", "x" * 65),
+        ("draft_device", "\x1b[31m"),
+        ("draft_threads", -1),
+        ("draft_kv", "q3"),
+        ("ubatch", 7),
+        ("ubatch", 513),
+        ("ubatch", -1),
         ("threads", -1),
         ("threads", 100000),
         ("seed", -1),
@@ -103,7 +113,9 @@ def test_a_bad_flag_names_flag_value_and_what_is_allowed(name, value):
         ("ctx", 0),
         ("ctx", 64),
     ]
-    + [("kv", kv) for kv in KV_TYPES]
+    + [(name, kv) for kv in KV_TYPES for name in ("kv", "draft_kv")]
+    + [("draft_kv", ""), ("draft_device", "CUDA1"), ("draft_device", "auto"), ("draft_threads", 512)]
+    + [("ubatch", 0), ("ubatch", 8), ("ubatch", 512)]
     + [("gpu_layers", -1), ("seed", 2**64 - 1), ("min_p", 0), ("top_k", 0)],
 )
 def test_the_ends_of_each_range_are_allowed(name, value):
@@ -156,6 +168,19 @@ def test_the_draft_fits_into_the_batch():
     assert load_settings({"batch": 8, "n_draft": 7}).n_draft == 7
     with pytest.raises(UsageError, match="smaller than the batch"):
         load_settings({"batch": 8, "n_draft": 8})
+
+
+def test_a_round_is_computed_at_once():
+    assert load_settings({"ubatch": 16, "n_draft": 15}).n_draft == 15
+    assert load_settings({"ubatch": 16}).draft_length == (15, True)
+    with pytest.raises(UsageError, match="--n-draft 16 is not allowed"):
+        load_settings({"ubatch": 16, "n_draft": 16})
+    assert load_settings({"batch": 2048, "ubatch": 1024}).ubatch == 1024
+
+
+def test_the_words_for_devices_are_read_whatever_their_case():
+    assert load_settings({"draft_device": " CPU "}).draft_device == "cpu"
+    assert load_settings({"draft_device": "Auto"}).draft_device == "auto"
 
 
 def test_one_value_can_be_changed_later():
@@ -232,3 +257,8 @@ def test_draft_lengths(value, stored, length):
 
 def test_an_automatic_length_fits_the_batch():
     assert load_settings({"batch": 8}).draft_length == (7, True)
+
+
+def test_a_lookup_file_of_nobody_is_a_file_that_is_missing(tmp_path):
+    settings = load_settings({"lookup": ["~nobody-at-all/x.md"]}, tmp_path / "none.toml")
+    assert settings.lookup_files == (str(Path.cwd() / "~nobody-at-all" / "x.md"),)

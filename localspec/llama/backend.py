@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
@@ -12,12 +13,15 @@ import llama_cpp
 from llama_cpp import _ggml
 from llama_cpp.llama_speculative import LlamaDraftModel
 
+from localspec.errors import LoadError
+
 __all__ = [
     "KV_TYPES",
     "LlamaDraftModel",
     "NativeDevice",
     "devices",
     "gpus",
+    "handles",
     "start",
     "supports_gpu_offload",
     "versions",
@@ -92,18 +96,15 @@ def devices() -> tuple[NativeDevice, ...]:
     """All devices of this build with their free memory now."""
     start()
     pointer = ctypes.c_void_p
-    count = _ggml_function("ggml_backend_dev_count", ctypes.c_size_t)
-    get = _ggml_function("ggml_backend_dev_get", pointer, ctypes.c_size_t)
     name = _ggml_function("ggml_backend_dev_name", ctypes.c_char_p, pointer)
     description = _ggml_function("ggml_backend_dev_description", ctypes.c_char_p, pointer)
     kind = _ggml_function("ggml_backend_dev_type", ctypes.c_int, pointer)
     size = ctypes.POINTER(ctypes.c_size_t)
     memory = _ggml_function("ggml_backend_dev_memory", None, pointer, size, size)
-    if None in (count, get, name, description, kind, memory):
+    if None in (name, description, kind, memory):
         return ()
     found = []
-    for index in range(count()):
-        device = get(index)
+    for device in _pointers():
         free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
         memory(device, ctypes.byref(free), ctypes.byref(total))
         found.append(
@@ -116,6 +117,28 @@ def devices() -> tuple[NativeDevice, ...]:
             )
         )
     return tuple(found)
+
+
+def _pointers() -> list[Any]:
+    count = _ggml_function("ggml_backend_dev_count", ctypes.c_size_t)
+    get = _ggml_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    return [get(index) for index in range(count())] if count is not None and get is not None else []
+
+
+def handles(names: Sequence[str]) -> Any:
+    """A list of devices as llama.cpp takes it: pointers with a null behind them. An empty one is the CPU alone.
+
+    Args:
+        names: `NativeDevice.name` of each.
+
+    Raises:
+        LoadError: One of them is gone.
+    """
+    known = dict(zip((device.name for device in devices()), _pointers(), strict=False))
+    for name in names:
+        if name not in known:
+            raise LoadError(f"The device {name} is gone.", hint="localspec doctor")
+    return (ctypes.c_void_p * (len(names) + 1))(*(known[name] for name in names), None)
 
 
 def gpus() -> tuple[NativeDevice, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ class Model:
         gpu_layers: Layers to put on the GPU; -1 = all.
         next_token_blocks: Load the file's next-token-prediction blocks too (see `localspec.llama.mtp`).
         split_mode: How several GPUs share the weights.
+        devices: Names of the GPUs to use, see `backend.handles`; empty = the CPU alone, None = as llama.cpp chooses.
+        tensor_split: Shares of the weights that each of the GPUs takes; empty = by free memory.
         log: Where the reason of a failure is found.
         progress: Called with 0..1 while loading; returning False stops.
 
@@ -45,6 +47,8 @@ class Model:
         gpu_layers: int = -1,
         next_token_blocks: bool = False,
         split_mode: SplitMode = "layer",
+        devices: Sequence[str] | None = None,
+        tensor_split: Sequence[float] = (),
         log: NativeLog | None = None,
         progress: Callable[[float], bool] | None = None,
     ) -> None:
@@ -63,6 +67,13 @@ class Model:
         params.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 1_000_000
         params.load_mtp = next_token_blocks
         params.split_mode = _SPLIT_MODES[split_mode]
+        # Kept with the model: llama.cpp holds on to the pointers.
+        self._devices = backend.handles(devices) if devices is not None else None
+        self._shares = (ctypes.c_float * llama_cpp.llama_max_devices())(*tensor_split)
+        if self._devices is not None:
+            params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
+        if tensor_split:
+            params.tensor_split = self._shares
         callback = llama_cpp.llama_progress_callback(on_progress)
         params.progress_callback = callback
         if log is not None:

@@ -64,6 +64,7 @@ class NextTokenBlock:
         max_outputs: Rows of logits that one evaluation can give.
         kv_type: See `Context`.
         threads: See `Context`.
+        offload: See `Context`.
         log: Where the reason of a failure is found.
 
     Raises:
@@ -79,6 +80,7 @@ class NextTokenBlock:
         max_outputs: int = 1,
         kv_type: str = "f16",
         threads: int = 1,
+        offload: bool = True,
         log: NativeLog | None = None,
     ) -> None:
         reason = unusable(model, target_model)
@@ -91,9 +93,11 @@ class NextTokenBlock:
             model,
             n_ctx=target.n_ctx,
             n_batch=target.n_batch,
+            n_ubatch=target.n_ubatch,
             max_outputs=max_outputs,
             kv_type=kv_type,
             threads=threads,
+            offload=offload,
             block_of=target,
             log=log,
         )

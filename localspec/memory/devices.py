@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
+
+from localspec.errors import UsageError
+from localspec.models.text import printable
 
 Kind = Literal["gpu", "igpu", "cpu"]
 
@@ -24,6 +27,8 @@ class Device:
     kind: Kind
     free: int
     total: int
+    id: str = ""
+    """The engine's own name, such as `CUDA1`; no two devices share it."""
 
     @property
     def known(self) -> bool:
@@ -63,23 +68,77 @@ def process_memory(pid: int | None = None) -> int:
         return 0
 
 
-def gpus(provider: Callable[[], Iterable[Any]]) -> tuple[Device, ...]:
-    """The devices of kind `gpu`, or else `igpu`, that `provider` reports: llama.cpp chooses the same way.
+def all_gpus(provider: Callable[[], Iterable[Any]]) -> tuple[Device, ...]:
+    """The devices of kind `gpu` and `igpu` that `provider` reports, in its order: `gpu0`, `gpu1`, ...
 
     Args:
         provider: Gives objects with `name`, `description`, `kind`, `free` and `total`. One that fails means
             none: a look at the memory never ends a program.
     """
     try:
-        found = [
-            Device(str(item.description or item.name), item.kind, int(item.free), int(item.total))
+        return tuple(
+            Device(
+                str(item.description or item.name),
+                item.kind,
+                int(item.free),
+                int(item.total),
+                id=str(item.name),
+            )
             for item in provider()
             if item.kind in ("gpu", "igpu")
-        ]
+        )
     except Exception:
         return ()
-    discrete = tuple(device for device in found if device.kind == "gpu")
-    return discrete or tuple(found)
+
+
+def gpus(provider: Callable[[], Iterable[Any]]) -> tuple[Device, ...]:
+    """Those of kind `gpu`, or else `igpu`: what llama.cpp uses when it is told nothing. See `all_gpus`."""
+    found = all_gpus(provider)
+    return tuple(device for device in found if device.kind == "gpu") or found
+
+
+def named(wanted: str, found: Sequence[Device]) -> Device | None:
+    """The device that a person means.
+
+    Args:
+        wanted: `cpu`, a number, `gpu` and a number, or the engine's own name; case does not matter.
+        found: `all_gpus`.
+
+    Returns:
+        The device, or None for the CPU.
+
+    Raises:
+        UsageError: There is none of that name; it lists those that are.
+    """
+    word = wanted.strip().lower()
+    if word == "cpu":
+        return None
+    for number, device in enumerate(found):
+        if word in (str(number), f"gpu{number}", device.id.lower()):
+            return device
+    listed = [f"gpu{number} ({device.id}, {device.name})" for number, device in enumerate(found)]
+    raise UsageError(
+        f"There is no device {printable(wanted)} for the draft.",
+        why=f"There is: {', '.join(['cpu', *listed])}."
+        + ("" if found else " This build of llama.cpp sees no GPU."),
+        hint="localspec doctor",
+    )
+
+
+def label(devices: Sequence[Device], among: Sequence[Device] = ()) -> str:
+    """Devices for people: `GeForce RTX 3090`, `2 x GeForce RTX 3090`; `CPU` for none.
+
+    Args:
+        devices: One or several.
+        among: All that there are; one with a name that another has too is told with its id.
+    """
+    if not devices:
+        return "CPU"
+    names = [device.name for device in devices]
+    if len(names) == 1 and sum(device.name == names[0] for device in among) > 1:
+        return f"{names[0]} ({devices[0].id})"
+    counted = ((name, names.count(name)) for name in dict.fromkeys(names))
+    return " + ".join(name if count == 1 else f"{count} x {name}" for name, count in counted)
 
 
 def _cgroup_limits(root: Path, proc: Path) -> list[tuple[int, int]]:

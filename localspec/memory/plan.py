@@ -5,7 +5,8 @@
 3. As many of the target's last layers as fit, the rest in RAM.
 4. Not even that: an error with the numbers and a command to try. The context is never shrunk silently.
 
-Explicit numbers of layers are obeyed; they get no safety margin, and an error when they cannot fit.
+Explicit numbers of layers are obeyed; they get no safety margin, and an error when they cannot fit. So is a device that
+is named for the draft: there it has to fit, and where the target is spread over that device too, it leaves room for it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class ModelMemory:
     compute: tuple[int, int]
     gpu_layers: int
     all_layers: int
+    devices: tuple[Device, ...] = ()
+    """The GPUs that hold a part of it; empty = all of it is in RAM."""
 
     @property
     def gpu(self) -> int:
@@ -56,6 +59,7 @@ class ModelMemory:
             **{name: {"gpu": gpu, "ram": ram} for name, (gpu, ram) in parts.items()},
             "gpu_layers": self.gpu_layers,
             "all_layers": self.all_layers,
+            "devices": [device.name for device in self.devices],
         }
 
 
@@ -71,6 +75,12 @@ class Plan:
     ram: Device
     notes: tuple[str, ...] = ()
     """Sentences for the person: what was given up, and what it costs to keep it."""
+    tensor_split: tuple[float, ...] = ()
+    """Shares of the target that each of `devices` takes; empty = as llama.cpp spreads it, by free memory."""
+
+    def place(self, role: Literal["target", "draft"]) -> ModelMemory | None:
+        """Where a model goes; None for a draft that there is not."""
+        return next((item for item in self.items if item.role == role), None)
 
     @property
     def gpu_bytes(self) -> int:
@@ -84,7 +94,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; sizes in bytes, null = not known."""
-        memory = (*self.devices, self.ram)
+        used = dict.fromkeys((*self.devices, *(device for item in self.items for device in item.devices)))
+        memory = (*used, self.ram)
         return {
             "models": [item.to_json() for item in self.items],
             "gpu_layers": self.gpu_layers,
@@ -113,11 +124,22 @@ class _Budget:
     """What may be used, in bytes; None = not known, so nothing is refused for its sake."""
 
     gpu: int | None
+    """Of the GPUs that the target is spread over."""
     ram: int | None
+    draft: int | None = None
+    """Of the GPU that was named for the draft."""
+    apart: bool = False
+    """That one is none of the target's."""
 
     def holds(self, items: Sequence[ModelMemory]) -> bool:
-        gpu, ram = sum(item.gpu for item in items), sum(item.ram for item in items)
-        return (self.gpu is None or gpu <= self.gpu) and (self.ram is None or ram <= self.ram)
+        draft = sum(item.gpu for item in items if item.role == "draft")
+        gpu = sum(item.gpu for item in items) - (draft if self.apart else 0)
+        ram = sum(item.ram for item in items)
+        return _fits(gpu, self.gpu) and _fits(draft, self.draft) and _fits(ram, self.ram)
+
+
+def _fits(size: int, room: int | None) -> bool:
+    return room is None or size <= room
 
 
 class _Planner:
@@ -130,15 +152,28 @@ class _Planner:
         devices: Sequence[Device],
         ram: Device,
         shape: Shape,
+        *,
+        draft_devices: Sequence[Device] | None = None,
+        draft_kv_type: str = "",
     ) -> None:
         self.headers = {"target": target, "draft": draft}
         self.devices = _used_devices(devices)
+        self.draft_devices = self.devices if draft_devices is None else tuple(draft_devices)
+        self.named = self.draft_devices if draft_devices is not None else ()
         self.ram = ram
         self.shape = shape
         self.target = ModelSizes(target, shape)
         # A draft's context is as long as the target's. Its own state needs as many snapshots.
         self.draft = (
-            ModelSizes(draft, replace(shape, n_ctx=self.target.n_ctx, next_token_blocks=False))
+            ModelSizes(
+                draft,
+                replace(
+                    shape,
+                    n_ctx=self.target.n_ctx,
+                    kv_type=draft_kv_type or shape.kv_type,
+                    next_token_blocks=False,
+                ),
+            )
             if draft is not None
             else None
         )
@@ -147,21 +182,29 @@ class _Planner:
         gpu: int | None = 0
         for device in self.devices:
             gpu = None if gpu is None or not device.known else gpu + _usable(device, margin)
-        return _Budget(gpu, _usable(self.ram, margin) if self.ram.known else None)
+        draft = [_usable(device, margin) for device in self.named if device.known]
+        return _Budget(
+            gpu,
+            _usable(self.ram, margin) if self.ram.known else None,
+            draft[0] if draft else None,
+            apart=any(device not in self.devices for device in self.named),
+        )
 
     def place(self, role: Literal["target", "draft"], gpu_layers: int) -> ModelMemory:
         sizes = self.target if role == "target" else self.draft
         assert sizes is not None
         header = sizes.header
-        layers = min(gpu_layers, sizes.all_layers) if self.devices else 0
+        devices = self.devices if role == "target" else self.draft_devices
+        layers = min(gpu_layers, sizes.all_layers) if devices else 0
         return ModelMemory(
             role=role,
             name=header.name or header.path.name,
             weights=sizes.weights(layers),
             cache=sizes.cache(layers),
-            compute=sizes.compute(layers, len(self.devices)),
+            compute=sizes.compute(layers, len(devices)),
             gpu_layers=layers,
             all_layers=sizes.all_layers,
+            devices=devices if layers > 0 else (),
         )
 
     def most_layers(self, budget: _Budget) -> ModelMemory | None:
@@ -180,13 +223,15 @@ def plan(
     devices: Sequence[Device],
     ram: Device,
     n_ctx: int,
-    n_batch: int = 512,
+    n_ubatch: int = 512,
     kv_type: str = "f16",
     gpu_layers: int = -1,
     draft_gpu_layers: int = -1,
     n_rs_seq: int = 0,
     n_outputs: int = 32,
     next_token_blocks: bool = False,
+    draft_devices: Sequence[Device] | None = None,
+    draft_kv_type: str = "",
 ) -> Plan:
     """Decide where weights, caches and buffers of a pair go.
 
@@ -196,13 +241,15 @@ def plan(
         devices: GPUs of this build with their free memory (`devices.gpus`); empty = run on the CPU.
         ram: `devices.system_memory()`.
         n_ctx: Cells of both caches; 0 = as the target was trained. Padded to 256 as llama.cpp does.
-        n_batch: Tokens evaluated at once.
+        n_ubatch: Tokens computed at once.
         kv_type: Cache type, a key of `sizes.KV_BLOCKS`.
         gpu_layers: Layers of the target on the GPU; -1 = all that fit.
         draft_gpu_layers: The same for the draft.
         n_rs_seq: Snapshots of a recurrent state; the state is kept 1 + n_rs_seq times.
         n_outputs: Rows of logits that one batch can give.
         next_token_blocks: The target's own next-token blocks are run as its drafter.
+        draft_devices: The one GPU that was named for the draft, or none for the CPU alone. None = the target's.
+        draft_kv_type: Cache type of the draft, or of the next-token blocks; empty = `kv_type`.
 
     Returns:
         The plan. `keep_draft` is False when the draft was dropped, and a note says so.
@@ -211,8 +258,10 @@ def plan(
         OutOfMemoryError: Not even the target alone fits, or not the layers that were asked for.
         UsageError: Unknown cache type.
     """
-    shape = Shape(n_ctx, n_batch, kv_type, n_rs_seq, n_outputs, next_token_blocks)
-    planner = _Planner(target, draft, devices, ram, shape)
+    shape = Shape(n_ctx, n_ubatch, kv_type, n_rs_seq, n_outputs, next_token_blocks, draft_kv_type)
+    planner = _Planner(
+        target, draft, devices, ram, shape, draft_devices=draft_devices, draft_kv_type=draft_kv_type
+    )
     all_target = planner.target.all_layers
     wanted = planner.place("target", gpu_layers if gpu_layers >= 0 else all_target)
     budget = planner.budget(margin=gpu_layers < 0)
@@ -250,7 +299,17 @@ def _finish(planner: _Planner, items: Sequence[ModelMemory], notes: Sequence[str
         devices=planner.devices,
         ram=planner.ram,
         notes=tuple(notes),
+        tensor_split=_split(planner, draft),
     )
+
+
+def _split(planner: _Planner, draft: ModelMemory | None) -> tuple[float, ...]:
+    """The target is loaded first and spread by free memory: where the draft is to go it takes less."""
+    devices = planner.devices
+    taken = [draft.gpu if draft is not None and device in planner.named else 0 for device in devices]
+    if len(devices) < 2 or not any(taken) or not all(device.known for device in devices):
+        return ()
+    return tuple(float(max(device.free - size, 1)) for device, size in zip(devices, taken, strict=True))
 
 
 def _used_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
@@ -278,7 +337,7 @@ def _notes_before(planner: _Planner, gpu_layers: int, draft_gpu_layers: int) -> 
         notes.append(
             f"{asked} layers were asked for on a GPU, and this build sees none: everything is on the CPU."
         )
-    for device in planner.devices:
+    for device in dict.fromkeys((*planner.devices, *planner.named)):
         if not device.known:
             notes.append(f"The memory of {device.name} is not known, so nothing was checked against it.")
     for role, sizes in (("target", planner.target), ("draft", planner.draft)):
@@ -292,13 +351,17 @@ def _notes_before(planner: _Planner, gpu_layers: int, draft_gpu_layers: int) -> 
 
 
 def _dropped(planner: _Planner, both: Sequence[ModelMemory], budget: _Budget) -> str:
-    where, need, usable = "RAM", sum(item.ram for item in both), budget.ram
-    gpu = sum(item.gpu for item in both)
-    if budget.gpu is not None and gpu > budget.gpu:
+    who, where, need, usable = "target and draft need", "RAM", sum(item.ram for item in both), budget.ram
+    draft = both[1].gpu
+    gpu = sum(item.gpu for item in both) - (draft if budget.apart else 0)
+    if not _fits(draft, budget.draft):
+        who, where, need, usable = "it needs", f"memory on {_names(planner.named)}", draft, budget.draft
+    elif not _fits(gpu, budget.gpu):
         where, need, usable = f"memory on {_names(planner.devices)}", gpu, budget.gpu
+    elsewhere = "--draft-device cpu, a" if where != "RAM" and draft else "A"
     return (
-        f"The draft was dropped: target and draft need {human(need)} of {where}, and {human(usable)} "
-        "can be used. A shorter --ctx, --kv q8_0 or a smaller draft makes room."
+        f"The draft was dropped: {who} {human(need)} of {where}, and {human(usable)} "
+        f"can be used. {elsewhere} shorter --ctx, --kv q8_0 or a smaller draft makes room."
     )
 
 
@@ -352,8 +415,11 @@ def _table(items: Sequence[ModelMemory], devices: Sequence[Device], ram: Device)
                 continue
             numbers = "".join(f"{human(number):>10}" for number in (*parts, sum(parts)))
             layers = f", {item.gpu_layers} of {item.all_layers} layers" if place == "GPU" else ""
-            lines.append(f"{item.role:8}{numbers}  {place}{layers}")
-    for device in (*devices, ram):
+            # A device that was named for the draft is told by its name.
+            where = _names(item.devices) if place == "GPU" and item.devices != tuple(devices) else place
+            lines.append(f"{item.role:8}{numbers}  {where}{layers}")
+    used = dict.fromkeys((*devices, *(device for item in items for device in item.devices)))
+    for device in (*used, ram):
         free = human(device.free) if device.known else "?"
         total = human(device.total) if device.known else "?"
         lines.append(f"{'free':8}{free:>10} of {total}  {device.name}")

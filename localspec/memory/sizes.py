@@ -56,7 +56,8 @@ class Shape:
 
     n_ctx: int
     """Cells of the cache; 0 = as trained."""
-    n_batch: int = 512
+    n_ubatch: int = 512
+    """Tokens that are computed at once."""
     kv_type: str = "f16"
     n_rs_seq: int = 0
     """Snapshots of a recurrent state."""
@@ -64,6 +65,8 @@ class Shape:
     """Rows of logits that one batch can give."""
     next_token_blocks: bool = False
     """The file's next-token blocks are loaded too, with a cache of their own."""
+    block_kv_type: str = ""
+    """Type of that cache; empty = `kv_type`."""
 
 
 class ModelSizes:
@@ -78,10 +81,11 @@ class ModelSizes:
     """
 
     def __init__(self, header: Header, shape: Shape) -> None:
-        if shape.kv_type not in KV_BLOCKS:
-            raise UsageError(
-                f"There is no cache type {shape.kv_type!r}.", why=f"Known: {', '.join(KV_BLOCKS)}."
-            )
+        for kv_type in (shape.kv_type, shape.block_kv_type or shape.kv_type):
+            if kv_type not in KV_BLOCKS:
+                raise UsageError(
+                    f"There is no cache type {kv_type!r}.", why=f"Known: {', '.join(KV_BLOCKS)}."
+                )
         self.header = header
         self.shape = shape
         wanted = shape.n_ctx or header.n_ctx_train
@@ -151,7 +155,13 @@ class ModelSizes:
     def cache(self, gpu_layers: int) -> tuple[int, int]:
         """Bytes of cache and recurrent state (on the GPU, in RAM). Each layer's lies where the layer is."""
         inside = set(self.on_gpu(gpu_layers))
-        sizes = [self._cells(layer, self.n_ctx) + self._state(layer) for layer in self.layers]
+        trunk = len(self.layers) - self.header.n_nextn
+        block_kv_type = self.shape.block_kv_type or self.shape.kv_type
+        sizes = [
+            self._cells(layer, self.n_ctx, self.shape.kv_type if i < trunk else block_kv_type)
+            + self._state(layer)
+            for i, layer in enumerate(self.layers)
+        ]
         gpu = sum(size for i, size in enumerate(sizes) if i in inside)
         return gpu, sum(sizes) - gpu
 
@@ -172,7 +182,7 @@ class ModelSizes:
         cached = [layer for layer in self.layers if layer.k_row]
         if not window or not sliding or not cached:
             return self.kv_bytes
-        small = min(self.n_ctx, -(-(min(self.n_ctx, window + self.shape.n_batch)) // 256) * 256)
+        small = min(self.n_ctx, -(-(min(self.n_ctx, window + self.shape.n_ubatch)) // 256) * 256)
         # The header counts the sliding layers and does not name them; within a model their rows are alike.
         share = min(1.0, sliding / len(cached))
         saved = self.kv_bytes - sum(self._cells(layer, small) for layer in cached)
@@ -187,7 +197,7 @@ class ModelSizes:
         Found by comparing with what llama.cpp 0.3.36 reports on the CPU with flash attention: equal within
         1 % for SmolLM2-135M, up to 60 % too much for tiny models. The logits of one batch must fit too.
         """
-        header, n = self.header, self.shape.n_batch
+        header, n = self.header, self.shape.n_ubatch
         experts = self._key("expert_feed_forward_length") * header.n_expert_used
         experts += self._key("expert_shared_feed_forward_length")
         convolved = self._key("ssm.inner_size") + 2 * self._key("ssm.group_count") * self._key(
@@ -202,7 +212,7 @@ class ModelSizes:
         """Bytes of the attention masks of one batch."""
         if not any(layer.k_row for layer in self.layers):
             return 0
-        return 2 * self.shape.n_batch * self.n_ctx * (2 if self.header.sliding_layers else 1)
+        return 2 * self.shape.n_ubatch * self.n_ctx * (2 if self.header.sliding_layers else 1)
 
     @property
     def logits(self) -> int:
@@ -214,7 +224,7 @@ class ModelSizes:
         if gpu_layers <= 0:
             return 0, self.activations + self.logits
         whole = gpu_layers >= self.all_layers
-        ram = 4 * self.shape.n_batch * self.header.n_embd + self.masks if whole else self.activations
+        ram = 4 * self.shape.n_ubatch * self.header.n_embd + self.masks if whole else self.activations
         return self.activations * n_devices, ram + self.logits
 
     # ------------------------------------------------------------- one layer
@@ -243,7 +253,7 @@ class ModelSizes:
             return _at(header.n_head, index) * header.head_dim_k, _at(
                 header.n_head, index
             ) * header.head_dim_v
-        if "attn_k.weight" in tensors:
+        if "attn_k.weight" in tensors and header.n_embd:
             k_row = prod(tensors["attn_k.weight"].shape) // header.n_embd
             v_tensor = tensors.get("attn_v.weight")
             return k_row, prod(v_tensor.shape) // header.n_embd if v_tensor else k_row
@@ -269,8 +279,8 @@ class ModelSizes:
             return delta * heads * (3 * max(kernel - 1, 0) + delta)
         return max(kernel - 1, 0) * (inner + 2 * groups * state) + state * inner
 
-    def _cells(self, layer: Layer, n_ctx: int) -> int:
-        block, size = KV_BLOCKS[self.shape.kv_type]
+    def _cells(self, layer: Layer, n_ctx: int, kv_type: str = "") -> int:
+        block, size = KV_BLOCKS[kv_type or self.shape.kv_type]
         return n_ctx * size * (-(-layer.k_row // block) + -(-layer.v_row // block))
 
     def _state(self, layer: Layer) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +35,8 @@ class Request:
         tags: The model's thinking tags, if it has any.
         in_thinking: The prompt ends inside the thinking.
         ignore_eos: Go on behind the end-of-generation token.
+        anchors: Lengths at which later prompts may leave this one: behind each question, since templates drop the
+            thinking of answers and a person asks for another one. A memory that cannot be cut is copied there.
     """
 
     prompt: Sequence[int]
@@ -44,6 +46,7 @@ class Request:
     tags: tuple[str, str] | None = None
     in_thinking: bool = False
     ignore_eos: bool = False
+    anchors: tuple[int, ...] = ()
 
 
 class Answer:
@@ -101,20 +104,30 @@ class Answer:
         engine, context = self.engine, self.context
         prompt = list(self.request.prompt)
         if len(prompt) > context.n_ctx:
+            trained = context.n_ctx_train
+            why = "Nothing is dropped from it without your word."
+            if 0 < trained <= len(prompt):  # no context that can be had is large enough
+                why = f"The model was trained for {trained} tokens, and no larger context is made."
+                hint = "a shorter prompt; in the chat, /clear"
+            else:
+                size = 1 << len(prompt).bit_length()
+                hint = f"localspec run --ctx {min(size, trained) if trained else size}"
             raise ContextFullError(
                 f"The conversation has {len(prompt)} tokens, the context holds {context.n_ctx}.",
-                why="Nothing is dropped from it without your word.",
-                hint=f"localspec run --ctx {1 << len(prompt).bit_length()}",
+                why=why,
+                hint=hint,
             )
         # The last id is evaluated again even when it is cached: its logits choose the first token.
         keep = min(common_prefix(engine.ids, prompt), context.length, len(prompt) - 1)
+        if engine.drafter is not None:
+            engine.drafter.expect(prompt, self.request.anchors)
         if engine.drafter is not None and engine.drafts:
             keep = engine.drafter.reach(keep)
         engine.cut(keep)
         engine.ids = prompt
         reused = self.counters.reused_tokens = context.length
         yield PromptProgress(reused, len(prompt), reused)
-        for done in context.extend(prompt[reused:], cancelled):
+        for done in context.extend(prompt[reused:], cancelled, self.request.anchors):
             yield PromptProgress(reused + done, len(prompt), reused)
         self.counters.prompt_s = time.perf_counter() - self.began
         if context.length < len(prompt):
@@ -136,8 +149,10 @@ class Answer:
         drafted_at = time.perf_counter()
         kept = engine.policy.keep(len(proposal.tokens), proposal.chances) if proposal.tokens else 0
         drafted = proposal.tokens[:kept]
+        if proposal.tokens:
+            engine.used_length(kept)
         behind = ids[context.length : -1]  # empty, unless a removal failed and emptied the cache
-        for _ in context.extend(behind):
+        for _ in context.extend(behind, anchors=self.request.anchors):
             pass
         context.decode([ids[-1], *drafted], "all")
         rows = context.logits()
@@ -149,7 +164,7 @@ class Answer:
             engine.drafter.accept(ids)
         ended = time.perf_counter()
         counters = self.counters
-        counters.add_round(kept, accepted)
+        counters.add_round(kept, accepted, proposal.source)
         counters.draft_s += drafted_at - began
         counters.verify_s += verified_at - drafted_at
         counters.other_s += ended - verified_at
@@ -170,6 +185,7 @@ class Answer:
             seconds=ended - began,
         )
         engine.policy.learn(outcome)
+        engine.plain.saw(outcome.verified + 1, outcome.verify_s)
         self.watch_from_aside(outcome)
         return self.report(pieces)
 
@@ -188,7 +204,8 @@ class Answer:
         except DecodeError as error:
             engine.drafter_failed(error)
             return Draft()
-        engine.used_length(len(draft.tokens))
+        if not draft.source:
+            draft = replace(draft, source=engine.drafter.name)
         return _usable(draft, k, self.context.n_vocab)
 
     def watch_from_aside(self, outcome: Outcome) -> None:
@@ -276,7 +293,13 @@ def _usable(draft: Draft, k: int, n_vocab: int) -> Draft:
         count += 1
     if count == len(draft.tokens):
         return draft
-    return Draft(draft.tokens[:count], draft.probabilities[:count], draft.margins[:count])
+    return replace(
+        draft,
+        tokens=draft.tokens[:count],
+        probabilities=draft.probabilities[:count],
+        margins=draft.margins[:count],
+        chances=draft.chances[:count],
+    )
 
 
 def _control_markers(vocab: Vocab, tags: tuple[str, str] | None) -> dict[int, bytes]:

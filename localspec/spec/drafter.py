@@ -38,6 +38,8 @@ class Draft:
     """Best minus second best perturbed score of each proposed token."""
     chances: tuple[float, ...] = ()
     """Of a drafter that knows them: the chance of each token to be accepted when those before it are."""
+    source: str = ""
+    """Where it comes from, of a drafter that has several sources; otherwise the drafter's name is taken."""
 
 
 class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
@@ -49,6 +51,10 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
     """The longest proposal it can make."""
     free: bool = False
     """It can make proposals that cost nothing, so it is asked even where drafting does not pay."""
+    overlaps: bool = False
+    """It drafts on while the target verifies."""
+    waited: float = 1.0
+    """Share of its time that the rounds are likely to wait for; the rest is hidden behind the target."""
     n_draft_alone: int = 8
     """Draft length inside a stock `Llama`, which does not name one."""
 
@@ -69,6 +75,14 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
             At most `keep`.
         """
         return keep
+
+    def expect(self, ids: Sequence[int], anchors: Sequence[int]) -> None:  # most have nothing to do
+        """Hear about the next conversation before `reach` is asked and the target reads it.
+
+        Args:
+            ids: The whole prompt.
+            anchors: Where later prompts may leave it, see `Request.anchors`.
+        """
 
     def bind(self, policy: LengthPolicy) -> None:
         """Get to know the policy that prices the proposals; only a drafter that has a choice needs it."""
@@ -110,8 +124,22 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
             ids: All accepted ids.
         """
 
+    def rest(self) -> None:  # most do nothing unasked
+        """An answer is over, however it ended: do nothing more until the next `begin`."""
+
     def clear(self) -> None:
         """Forget the conversation."""
+
+    def learned(self) -> dict[str, Any]:
+        """What it knows about its own proposals, for the profile."""
+        return {}
+
+    def recall(self, learned: dict[str, Any]) -> None:  # most learn nothing
+        """Take over what `learned` told.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is not what `learned` gives.
+        """
 
     def close(self) -> None:
         """Give memory back."""

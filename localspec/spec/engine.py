@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from localspec.errors import DecodeError, UsageError
+from localspec.errors import DecodeError, DrafterError, UsageError
 from localspec.llama.context import Context
 from localspec.llama.tokens import Vocab
 from localspec.spec.answer import Answer, Request
+from localspec.spec.curve import Costs
 from localspec.spec.drafter import Drafter
 from localspec.spec.events import DraftStatus, EngineEvent
-from localspec.spec.length import Costs, FixedLength, LengthPolicy, PricedLength
+from localspec.spec.length import FixedLength, LengthPolicy, PricedLength
+from localspec.spec.plain import PlainStep
 
 __all__ = ["Engine", "Request"]
 
@@ -49,8 +51,10 @@ class Engine:
         self._draft_on = drafter is not None
         self.ids: list[int] = []
         """The conversation; the target's cache holds a prefix of it."""
-        self.plain_s = 0.0
-        """Seconds of a plain step, where somebody measured it."""
+        self.no_overlap = ""
+        """Why no draft model drafts on while the target verifies, where somebody decided that."""
+        self.plain = PlainStep()
+        """What a step without a draft takes, for fixed lengths."""
         self.answering = False
         """Whether a `generate` is under way."""
         self.policy: LengthPolicy = FixedLength(0)
@@ -100,7 +104,9 @@ class Engine:
 
     def drafter_failed(self, error: DecodeError) -> None:
         """Go on without the drafter, and say so; the text does not depend on it."""
-        self._fault = f"the draft failed: {error.message}"
+        self._fault = (
+            error.message if isinstance(error, DrafterError) else f"the draft failed: {error.message}"
+        )
         if self.drafter is not None:
             self.drafter.clear()
 
@@ -126,7 +132,8 @@ class Engine:
         """Start a round: whether the drafter is asked in it."""
         if self.drafter is None or not self.drafts:
             return False
-        return self.policy.begin() or (self.drafter.free and not self.policy.blocked)
+        self.policy.at(len(self.ids))
+        return self.policy.begin() or self.drafter.free  # whose labels cost nothing
 
     @property
     def status(self) -> DraftStatus:
@@ -139,12 +146,24 @@ class Engine:
                 reason = self.policy.off_reason
         policy = self.policy
         auto = isinstance(policy, PricedLength)
-        plain_s = policy.costs.plain_step if isinstance(policy, PricedLength) else self.plain_s
+        plain_s = policy.costs.plain_step if isinstance(policy, PricedLength) else self.plain.seconds
         length = 0 if reason else self._last_length
-        return DraftStatus("off" if reason else "on", reason, name, length, auto, plain_s)
+        predicted = None if reason else policy.predicted
+        overlap = not reason and self.drafter is not None and self.drafter.overlaps
+        return DraftStatus(
+            "off" if reason else "on",
+            reason,
+            name,
+            length,
+            auto,
+            plain_s,
+            predicted,
+            overlap,
+            self.no_overlap,
+        )
 
     def used_length(self, k: int) -> None:
-        """Take note of a round's draft length, for the status."""
+        """Take note of the length that a round verifies, for the status."""
         self._last_length = k if isinstance(self.policy, PricedLength) else self._last_length
 
     # ------------------------------------------------------------ answering
@@ -184,11 +203,12 @@ class Engine:
             self._settle()
 
     def _settle(self) -> None:
-        """Bring the cache back to a prefix of the conversation."""
+        """Bring the cache back to a prefix of the conversation, and the drafter to rest."""
+        if self.drafter is not None:
+            self.drafter.rest()
         if self.context.length > len(self.ids):
             self.cut(len(self.ids))
 
     def cut(self, length: int) -> None:
-        """Keep the first `length` tokens in the target's cache, or none when it cannot go back that far."""
-        if not self.context.truncate(length):
-            self.context.clear()
+        """Keep the first `length` tokens in the target's cache, or the most below that to which it can go back."""
+        self.context.rewind(length)

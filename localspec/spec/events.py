@@ -44,6 +44,12 @@ class DraftStatus:
     plain_s: float = 0.0
     """Seconds that the target takes for a token without a draft, as far as it is known now (0 = not). Its inverse is
     the speed to compare with: tok/s times this is the net speedup."""
+    predicted: float | None = None
+    """With `auto`: speed over plain decoding that the last rounds should have earned, by their chances and prices."""
+    overlap: bool = False
+    """The draft model drafts on while the target verifies."""
+    no_overlap: str = ""
+    """Why it does not, one short sentence without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,11 @@ class Sampler:
             _restore(row, saved)
 
     def propose(self, row: Row, position: int, history: Sequence[int]) -> Choice:
-        """The choice together with its probability and margin, for the drafter; see `choose`."""
+        """The choice together with its probability and margin, for the drafter; see `choose`.
+
+        Raises:
+            DecodeError: The logits are not numbers.
+        """
         saved = self._penalise(row, history)
         try:
             greedy = self.sampling.temperature <= 0
@@ -188,9 +192,10 @@ class Sampler:
             if not greedy:
                 scores = scores + gumbel(self.sampling.seed, position, ids)
             best = int(scores.argmax())
-            top = scores[best]
+            top = float(scores[best])
+            _check(top)  # a chance that is no number would spoil what the price rule learned
             scores[best] = -np.inf
-            return Choice(int(ids[best]), float(weights[best] / weights.sum()), float(top - scores.max()))
+            return Choice(int(ids[best]), float(weights[best] / weights.sum()), top - float(scores.max()))
         finally:
             _restore(row, saved)
 

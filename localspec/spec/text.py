@@ -15,6 +15,13 @@ from enum import Enum, auto
 
 from localspec.spec.events import Piece
 
+# Where thinking has a channel of its own, the answer has one too, and a notice on the way to it a third.
+_CHANNEL = "<|channel|>"
+_FINAL = "<|channel|>final<|message|>"
+_COMMENTARY = "<|channel|>commentary<|message|>"
+_BREAK = "\n\n"
+"""Between two blocks of a kind."""
+
 
 class _Phase(Enum):
     OPENING = auto()  # nothing but white space and perhaps half an opening tag so far
@@ -32,7 +39,8 @@ class TextStream:
     white space, if any), the closing tag only inside thinking: the same words further on, in a code block for
     example, are text. Tags are never text themselves, and white space that only separates (at the start and
     the end of the thinking, at the start of the answer after it) is dropped. Thinking that is never closed
-    stays thinking.
+    stays thinking. Where the tags are channels (gpt-oss), blocks of thinking (analysis) and answer (commentary,
+    final) may follow one another in any order and number; an empty line stands between two of a kind.
 
     Stop strings are looked for in the answer only: they describe where the *answer* ends (`"\nUser:"`, a
     closing fence), and a model that weighs such a line while it thinks would otherwise end without an answer.
@@ -62,6 +70,14 @@ class TextStream:
         self._open, self._close = (tags[0].strip(), tags[1].strip()) if tags is not None else ("", "")
         if tags is not None and not (self._open and self._close):
             raise ValueError("a thinking tag is empty")
+        self._openings = {self._open: _Phase.THINKING}
+        self._closings = {self._close: _Phase.AFTER}
+        self._turns: dict[str, _Phase] = {}  # what ends a block of the answer and begins another block
+        if self._open.startswith(_CHANNEL):
+            self._openings |= dict.fromkeys((_FINAL, _COMMENTARY), _Phase.AFTER)
+            before = self._close.partition(_CHANNEL)[0]
+            self._turns = {before + tag: phase for tag, phase in self._openings.items()} if before else {}
+            self._closings |= self._turns
         self._stops = tuple(sorted({s for s in stop if s}, key=lambda s: (-len(s), s)))
         self._stop_pattern = re.compile("|".join(map(re.escape, self._stops))) if self._stops else None
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -136,8 +152,7 @@ class TextStream:
             elif self._phase is _Phase.AFTER:
                 rest = self._read_after(rest)
             else:
-                self._read_answer(rest, last)
-                rest = None
+                rest = self._read_answer(rest, last)
         if self._last is None:
             return ()
         token_id, drafted = self._last
@@ -151,10 +166,11 @@ class TextStream:
             self._space.append(text[: len(text) - len(body)])
         else:
             body = self._held + text
-        if body.startswith(self._open):
-            self._phase, self._space, self._held = _Phase.THINKING, [], ""
-            return body[len(self._open) :]
-        if self._open.startswith(body) and not last:
+        for tag, phase in self._openings.items():
+            if body.startswith(tag):
+                self._phase, self._space, self._held = phase, [], ""
+                return body[len(tag) :]
+        if not last and any(tag.startswith(body) for tag in self._openings):
             self._held = body
             return None
         rest = "".join(self._space) + body
@@ -164,15 +180,20 @@ class TextStream:
 
     def _read_thinking(self, text: str, last: bool) -> str | None:
         text = self._held + text
-        end = text.find(self._close)
-        if end >= 0:
+        tag, end = _first(text, self._closings)
+        if tag:
             self._think(text[:end])
-            self._phase, self._space, self._held = _Phase.AFTER, [], ""
-            return text[end + len(self._close) :]
-        cut = len(text) if last else _open_end(text, (self._close,))
+            return self._turn(self._closings[tag], text[end + len(tag) :])
+        cut = len(text) if last else _open_end(text, tuple(self._closings))
         self._held = text[cut:]
         self._think(text[:cut])
         return None
+
+    def _turn(self, phase: _Phase, rest: str) -> str:
+        """Begins another block."""
+        self._phase, self._held = phase, ""
+        self._space = [_BREAK] if phase is _Phase.THINKING and self._thinking else []
+        return rest
 
     def _think(self, text: str) -> None:
         """Releases thinking; white space waits for the word after it."""
@@ -190,22 +211,33 @@ class TextStream:
         if not text:
             return None
         self._phase = _Phase.ANSWER
+        if self._answer:
+            self._answer.append(_BREAK)
         return text
 
-    def _read_answer(self, text: str, last: bool) -> None:
+    def _read_answer(self, text: str, last: bool) -> str | None:
         text = self._held + text
         self._held = ""
-        if self._stop_pattern is not None and text:
-            match = self._stop_pattern.search(text)
-            cut = len(text) if last else _open_end(text, self._stops)
-            # A stop string that starts earlier may still be under way: then a finished later one has to wait.
-            if match is not None and match.start() <= cut:
-                self.stopped = True
-                text = text[: match.start()]
-            else:
-                text, self._held = text[:cut], text[cut:]
-        if text:
-            self._answer.append(text)
+        tag, end = _first(text, self._turns)
+        words = self._stops + tuple(self._turns)
+        cut = end if tag else len(text) if last or not words else _open_end(text, words)
+        match = self._stop_pattern.search(text) if self._stop_pattern is not None else None
+        # A stop string that starts earlier may still be under way: then a finished later one has to wait.
+        if match is not None and match.start() <= cut:
+            self.stopped = True
+            tag, cut = "", match.start()
+        elif not tag:
+            self._held = text[cut:]
+        if cut:
+            self._answer.append(text[:cut])
+        return self._turn(self._turns[tag], text[end + len(tag) :]) if tag else None
+
+
+def _first(text: str, tags: dict[str, _Phase]) -> tuple[str, int]:
+    """The tag that stands first in a text, and where; an empty tag for none."""
+    found = ((at, tag) for tag in tags if (at := text.find(tag)) >= 0)
+    at, tag = min(found, default=(0, ""))
+    return tag, at
 
 
 def _open_end(text: str, words: tuple[str, ...]) -> int:

@@ -16,7 +16,8 @@ from typing import Any
 from localspec.errors import LoadError, LocalspecError
 from localspec.llama.log import NativeLog
 from localspec.worker.costs import measure_costs
-from localspec.worker.loading import Loaded, Loader, memory_use
+from localspec.worker.loading import Loaded, Loader
+from localspec.worker.machine import memory_use
 from localspec.worker.peek import peek
 from localspec.worker.prompt import to_request
 from localspec.worker.protocol import (
@@ -115,12 +116,14 @@ class _Host:
     def _generate(self, request: int, command: Generate) -> None:
         loaded = self._need()
         loaded.prices.settle()
-        answer, notes = to_request(command, loaded.template, loaded.engine.vocab)
+        engine = loaded.engine
+        uncut = any(context.has_state for context in loaded.opened.contexts)
+        answer, notes = to_request(command, loaded.template, engine.vocab, find_anchors=uncut)
         fresh = tuple(note for note in notes if note not in self._told)
         if fresh:
             self._told.update(fresh)
             self._send(request, Notice(fresh))
-        for event in loaded.engine.generate(answer, self._cancelled):
+        for event in engine.generate(answer, self._cancelled):
             self._send(request, event)
             self._look_around(request)
         loaded.prices.keep()

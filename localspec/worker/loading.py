@@ -2,60 +2,74 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from localspec import __version__
-from localspec.errors import LoadError, LocalspecError
+from localspec.errors import DrafterError, LocalspecError
 from localspec.llama import backend
 from localspec.llama.context import Context
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
-from localspec.llama.mtp import NextTokenBlock
 from localspec.llama.template import ChatTemplate
 from localspec.memory import devices, hardware
 from localspec.memory.plan import Plan, plan
 from localspec.models.gguf import Header, read_header
-from localspec.spec.draft_chain import ChainDrafter
-from localspec.spec.draft_lookup import LookupDrafter
-from localspec.spec.draft_model import ModelDrafter
-from localspec.spec.draft_mtp import MtpDrafter
 from localspec.spec.drafter import Drafter
 from localspec.spec.engine import Engine
-from localspec.worker.prices import SHADOW_ROWS, Prices
-from localspec.worker.protocol import DraftSpec, Event, Load, LoadProgress, MemoryUse, ModelInfo, Ready
+from localspec.worker.costs import round_time
+from localspec.worker.kept import Kept
+from localspec.worker.machine import default_threads, memory_use
+from localspec.worker.opening import Opened
+from localspec.worker.overlap import OverlapChoice, share_cores, split_threads
+from localspec.worker.placement import Placement, place, unused
+from localspec.worker.prices import Prices
+from localspec.worker.prompt import read_template
+from localspec.worker.protocol import DraftSpec, Event, Load, LoadProgress, Ready
+from localspec.worker.sources import Sources
+from localspec.worker.warmup import warm_up
 
 MAX_DRAFT = 16
 """The longest draft that a target with a plain cache can be asked to verify later on (`/n-draft`)."""
 
-
-_LONG_STEP_SECONDS = 0.05
-"""From here on a stop must reach into an evaluation, and asking for it is not felt."""
-_CHUNK_SECONDS = 0.25
 _AUTO_SNAPSHOTS = 7  # each is a whole recurrent state: 150 MB for a 27B target
 
 
 @dataclass(slots=True)
 class Loaded:
-    """Everything that one pair holds open."""
+    """A pair that can answer."""
 
     engine: Engine
     template: ChatTemplate
     ready: Ready
     prices: Prices
-    drafters: list[Drafter]
-    """Those that hold native memory of their own."""
-    contexts: list[Context]
-    models: list[Model]
+    opened: Opened
 
     def close(self) -> None:
-        """Give all memory back: what uses a context before the context, contexts before their models."""
-        _close(self.drafters, self.contexts, self.models)
+        """Give all memory back."""
+        self.opened.close()
+
+
+@dataclass(slots=True)
+class _Pair:
+    """What is to be loaded."""
+
+    target: Header
+    draft: Header | None
+    """Of the draft's file, where it has one."""
+    drafts: bool
+    """Whether a drafter is to be tried."""
+    off_reason: str
+    """Why nothing drafts."""
+    n_ctx: int
+    longest: int
+    """The longest draft, in tokens."""
+    snapshots: int
+    """States that a recurrent target keeps to go back to."""
+    inside: bool
+    """Whether the draft is the target's own next-token block."""
+    memory: Plan
 
 
 class Loader:
@@ -75,11 +89,11 @@ class Loader:
         self._log = log
         self._send = send
         self._cancelled = cancelled
-        self._models: list[Model] = []
-        self._contexts: list[Context] = []
-        self._drafters: list[Drafter] = []
         self._notes: list[str] = []
         self._threads = command.threads or default_threads()
+        self._draft_threads = command.draft.threads or self._threads
+        self._placement = Placement((), ())
+        self._sources = Sources(command, send, cancelled)
 
     def load(self) -> Loaded:
         """Load target and draft.
@@ -87,83 +101,194 @@ class Loader:
         Raises:
             LocalspecError: The target cannot be used. A draft that cannot be used is left out, and the status says why.
         """
+        pair = self._decide()
+        opened = Opened(
+            self._command,
+            self._placement,
+            self._sources,
+            (self._threads, self._draft_threads),
+            log=self._log,
+            send=self._send,
+            cancelled=self._cancelled,
+        )
         try:
-            return self._load()
+            return self._open(pair, opened)
         except BaseException:
-            self._close()
+            opened.close()
             raise
 
-    def _load(self) -> Loaded:
+    def _open(self, pair: _Pair, opened: Opened) -> Loaded:
+        target, context = self._target(pair, opened)
+        drafter, draft_model = self._try_drafter(pair, opened, target, context)
+        step_s = self._warm_up(opened, target, pair)
+        engine = Engine(
+            context, target.vocab, drafter=drafter, n_draft=pair.longest, off_reason=pair.off_reason
+        )
+        prices = self._price(engine, pair, opened, step_s)
+        template, notes = read_template(self._command.template_file, pair.target, target.vocab)
+        self._notes.extend(notes)
+        ready = self._ready(pair, target, draft_model, engine, template)
+        return Loaded(engine, template, ready, prices, opened)
+
+    def _decide(self) -> _Pair:
+        """What is loaded and where, before any weights are read."""
         command = self._command
         header = read_header(Path(command.target))
         header.require_model("target")
-        draft_header, off_reason = self._draft_header(command.draft)
+        draft, off_reason = self._draft_header(command.draft)
         n_ctx = min(command.n_ctx or header.n_ctx_train, header.n_ctx_train or command.n_ctx) or 4096
         if command.n_ctx > n_ctx:
             self._notes.append(f"The context is {n_ctx} tokens, what {header.path.name} was trained for.")
-        if command.draft.kind != "none" and _has_state(header) and not header.supports_rollback:
+        has_state = header.is_hybrid or header.is_recurrent
+        if command.draft.kind != "none" and has_state and not header.supports_rollback:
             off_reason = f"{header.architecture} targets cannot take rejected tokens back"
-            draft_header = None
+            draft = None
         drafts = not off_reason and command.draft.kind != "none"
-        longest = (
-            min(command.n_draft, _AUTO_SNAPSHOTS) if command.auto and _has_state(header) else command.n_draft
-        )
-        snapshots = max(longest, 1) if drafts and _has_state(header) else 0
+        longest = min(command.n_draft, _AUTO_SNAPSHOTS) if command.auto and has_state else command.n_draft
+        snapshots = max(longest, 1) if drafts and has_state else 0
         inside = drafts and command.draft.kind == "mtp" and not command.draft.path
-        memory_plan = self._plan(header, draft_header, n_ctx, snapshots, next_token_blocks=inside)
-        if draft_header is not None and not memory_plan.keep_draft:
-            draft_header, drafts = None, False
+        self._placement = self._place(draft)
+        memory = self._plan(header, draft, n_ctx, snapshots, next_token_blocks=inside)
+        if draft is not None and not memory.keep_draft:
+            draft, drafts = None, False
             off_reason = "target and draft do not fit into memory together"
+        if drafts and command.draft.kind == "model" and command.draft.overlap == "on":
+            self._share_cores(memory)
+        return _Pair(header, draft, drafts, off_reason, n_ctx, longest, snapshots, inside, memory)
 
-        target = self._model(header, memory_plan.gpu_layers, "target", next_token_blocks=inside)
-        context = self._context(
-            target,
-            n_ctx,
-            max_outputs=1 + max(MAX_DRAFT, longest) if drafts else 1,
-            snapshots=snapshots,
+    def _target(self, pair: _Pair, opened: Opened) -> tuple[Model, Context]:
+        memory = pair.memory
+        model = opened.model(
+            pair.target,
+            memory.gpu_layers,
+            "target",
+            next_token_blocks=pair.inside,
+            # Named only where a share is: llama.cpp's own choice leaves out what it sees twice.
+            devices=[device.id for device in memory.devices] if memory.tensor_split else None,
+            tensor_split=memory.tensor_split,
         )
-        drafter, draft_model = None, None
-        if drafts:
-            try:
-                drafter, draft_model = self._drafter(
-                    draft_header, target, context, memory_plan.draft_gpu_layers
-                )
-            except LocalspecError as error:
-                if self._cancelled():
-                    raise
-                self._drop_draft()
-                off_reason = f"the draft could not be loaded: {error.message.rstrip('.')}"
-        self._send(LoadProgress("warmup", 0.0, header.path.name))
-        steps = [self._warm_up(made, target) for made in self._contexts]
-        self._send(LoadProgress("warmup", 1.0, header.path.name))
-        engine = Engine(context, target.vocab, drafter=drafter, n_draft=longest, off_reason=off_reason)
-        engine.plain_s = steps[0]  # the target's context was made first
-        prices = Prices(engine, self._price_key(header, draft_header, memory_plan), self._cancelled)
-        if command.auto:
-            prices.choose_by_price(longest)
-        template = self._template(target, header)
-        ready = Ready(
-            target=self._info(target, header, memory_plan.gpu_layers, "target", memory_plan),
-            draft_model=self._info(
-                draft_model, draft_header, memory_plan.draft_gpu_layers, "draft", memory_plan
+        context = opened.context(
+            model,
+            pair.n_ctx,
+            max_outputs=1 + max(MAX_DRAFT, pair.longest) if pair.drafts else 1,
+            snapshots=pair.snapshots,
+        )
+        return model, context
+
+    def _try_drafter(
+        self, pair: _Pair, opened: Opened, target: Model, context: Context
+    ) -> tuple[Drafter | None, Model | None]:
+        """The drafter and its model; without one where it fails, which the pair then gives as the reason."""
+        if not pair.drafts:
+            return None, None
+        try:
+            return opened.drafter(pair.draft, target, context, pair.memory.draft_gpu_layers)
+        except LocalspecError as error:
+            if self._cancelled():
+                raise
+            opened.drop_draft()
+            pair.off_reason = _why_not(error)
+            return None, None
+
+    def _warm_up(self, opened: Opened, target: Model, pair: _Pair) -> float:
+        """Seconds of a plain step."""
+        name = pair.target.path.name
+        self._send(LoadProgress("warmup", 0.0, name))
+        token = max(target.vocab.bos, 0)
+        alone = self._target_key(pair.target, pair.memory)  # the text must not depend on the draft
+        steps = [
+            warm_up(context, token, self._cancelled, Kept("chunks", (*alone, *also)))
+            for context, also in zip(
+                opened.contexts, ((), ("draft", pair.draft and _identity(pair.draft))), strict=False
             )
-            if draft_model is not None and draft_header is not None
-            else None,
+        ]
+        self._send(LoadProgress("warmup", 1.0, name))
+        return steps[0]  # the target's context was made first
+
+    def _price(self, engine: Engine, pair: _Pair, opened: Opened, step_s: float) -> Prices:
+        """Let the engine know what its rounds take, and choose by it what is to be chosen by price."""
+        engine.plain.know({1: step_s})
+        key = self._price_key(pair.target, pair.draft, pair.memory)
+        prices = self._overlap(engine, pair.memory, key, opened)
+        if self._command.auto:
+            prices.choose_by_price(pair.longest)
+        elif times := round_time(engine, step_s, self._cancelled):
+            engine.plain.know(times)
+        return prices
+
+    def _ready(
+        self, pair: _Pair, target: Model, draft: Model | None, engine: Engine, template: ChatTemplate
+    ) -> Ready:
+        places, memory = self._placement, pair.memory
+        drafting = None
+        if draft is not None and pair.draft is not None:
+            drafting = places.describe(
+                draft,
+                pair.draft,
+                memory.place("draft"),
+                kv_type=self._command.draft_kv_type,
+                threads=self._draft_threads,
+            )
+        return Ready(
+            target=places.describe(
+                target,
+                pair.target,
+                memory.place("target"),
+                kv_type=self._command.kv_type,
+                threads=self._threads,
+            ),
+            draft_model=drafting,
             draft=engine.status,
-            context_size=context.n_ctx,
+            context_size=engine.context.n_ctx,
             threads=self._threads,
             memory=memory_use(),
             knows_thinking=template.knows_thinking,
             thinking_tags=template.thinking_tags,
             versions={"localspec": __version__, **backend.versions()},
-            notes=tuple(self._notes),
+            notes=(*self._notes, *self._sources.notes),
         )
-        return Loaded(engine, template, ready, prices, self._drafters, self._contexts, self._models)
+
+    def _share_cores(self, memory_plan: Plan) -> None:
+        """Threads for two models that compute on the CPU at the same time; more than cores would hinder each other."""
+        if not share_cores(memory_plan):
+            return
+        for_target, for_draft = split_threads(self._threads)
+        if not self._command.draft.threads:
+            self._draft_threads = for_draft
+        if not self._command.threads:
+            self._threads = for_target
+        self._notes.append(
+            f"With --overlap on, target and draft share the CPU: {self._threads} threads and {self._draft_threads}."
+        )
+
+    def _overlap(self, engine: Engine, memory_plan: Plan, key: Sequence[object], opened: Opened) -> Prices:
+        """Let the draft model draft while the target verifies, where that is wanted and pays.
+
+        Returns:
+            The prices of the order that was chosen: what is hidden behind the target costs less.
+        """
+        plain = Prices(engine, key, self._cancelled)
+        overlapped = Prices(engine, (*key, "overlap"), self._cancelled)
+        choice = OverlapChoice(
+            engine,
+            self._command.draft.overlap,
+            memory_plan,
+            key,
+            auto=self._command.auto,
+            acceptance=overlapped.acceptance or plain.acceptance,
+            cancelled=self._cancelled,
+        )
+        drafter = choice.apply()
+        if drafter is not None:
+            opened.drafters.append(drafter)
+        elif choice.worth_saying:
+            self._notes.append(f"The draft does not run beside the target (--overlap): {engine.no_overlap}.")
+        return plain if drafter is None else overlapped
 
     def _draft_header(self, spec: DraftSpec) -> tuple[Header | None, str]:
         """The draft's header, and why there is no draft."""
         if spec.kind != "model" and not (spec.kind == "mtp" and spec.path):
-            return None, spec.off_reason
+            return None, spec.off_reason or self._sources.find_custom()
         try:
             header = read_header(Path(spec.path))
             if spec.kind == "model":
@@ -172,11 +297,15 @@ class Loader:
             return None, error.message.rstrip(".")
         return header, ""
 
+    def _place(self, draft: Header | None) -> Placement:
+        self._notes.extend(unused(self._command))
+        provider = backend.gpus if backend.supports_gpu_offload() else None
+        return place(self._command, provider, draft_model=draft is not None)
+
     def _plan(
         self, target: Header, draft: Header | None, n_ctx: int, snapshots: int, *, next_token_blocks: bool
     ) -> Plan:
         command = self._command
-        found = devices.gpus(backend.gpus) if backend.supports_gpu_offload() else ()
         if not backend.supports_gpu_offload():
             self._notes.extend(
                 f"{gpu.name} is not used: this llama-cpp-python is built for the CPU only. `localspec doctor` tells "
@@ -186,221 +315,53 @@ class Loader:
         result = plan(
             target,
             draft,
-            devices=found,
+            devices=self._placement.target,
             ram=devices.system_memory(),
             n_ctx=n_ctx,
-            n_batch=command.n_batch,
+            n_ubatch=command.at_once,
             kv_type=command.kv_type,
             gpu_layers=command.gpu_layers,
             draft_gpu_layers=command.draft.gpu_layers,
             n_rs_seq=snapshots,
             n_outputs=1 + max(MAX_DRAFT, command.n_draft),
             next_token_blocks=next_token_blocks,
+            draft_devices=self._placement.draft,
+            draft_kv_type=self._command.draft_kv_type,
         )
         self._notes.extend(result.notes)
         return result
 
-    def _model(
-        self, header: Header, gpu_layers: int, stage: str, *, next_token_blocks: bool = False
-    ) -> Model:
-        shown = -1.0
-
-        def progress(fraction: float) -> bool:
-            nonlocal shown
-            if fraction >= 1.0 or fraction - shown >= 0.01:
-                shown = fraction
-                self._send(LoadProgress(stage, fraction, header.path.name))  # type: ignore[arg-type]
-            return not self._cancelled()
-
-        model = Model(
-            header.path,
-            gpu_layers=gpu_layers,
-            next_token_blocks=next_token_blocks,
-            split_mode=self._command.split_mode,
-            log=self._log,
-            progress=progress,
-        )
-        self._models.append(model)
-        if self._cancelled():
-            raise LoadError(f"Loading {header.path.name} was stopped.")
-        return model
-
-    def _context(
-        self, model: Model, n_ctx: int, *, max_outputs: int, snapshots: int = 0, branches: bool = False
-    ) -> Context:
-        context = Context(
-            model,
-            n_ctx=n_ctx,
-            n_batch=self._command.n_batch,
-            max_outputs=max_outputs,
-            snapshots=snapshots,
-            branches=branches,
-            kv_type=self._command.kv_type,
-            flash_attn=self._command.flash_attn,
-            threads=self._threads,
-            log=self._log,
-        )
-        self._contexts.append(context)
-        return context
-
-    def _drafter(
-        self, header: Header | None, target: Model, target_context: Context, gpu_layers: int
-    ) -> tuple[Drafter, Model | None]:
-        kind = self._command.draft.kind
-        if kind == "lookup":
-            return LookupDrafter(), None
-        model = None
-        if header is not None:
-            model = self._model(header, gpu_layers, "draft", next_token_blocks=kind == "mtp")
-        drafter = (
-            self._block_drafter(model or target, target, target_context)
-            if kind == "mtp" or model is None
-            else self._model_drafter(model, target, target_context.n_ctx)
-        )
-        return ChainDrafter(drafter) if self._command.auto else drafter, model
-
-    def _model_drafter(self, model: Model, target: Model, n_ctx: int) -> Drafter:
-        limit = min(n_ctx, model.n_ctx_train or n_ctx)
-        context = self._context(model, limit, max_outputs=SHADOW_ROWS, branches=model.has_state)
-        return ModelDrafter(context, name=model.path.name, n_vocab=target.vocab.n_tokens)
-
-    def _block_drafter(self, model: Model, target: Model, target_context: Context) -> Drafter:
-        block = NextTokenBlock(
-            model,
-            target_context,
-            target,
-            max_outputs=SHADOW_ROWS,
-            kv_type=self._command.kv_type,
-            threads=self._threads,
-            log=self._log,
-        )
-        drafter = MtpDrafter(block, n_vocab=target.vocab.n_tokens)
-        self._drafters.append(drafter)
-        return drafter
+    def _target_key(self, target: Header, memory_plan: Plan) -> tuple[object, ...]:
+        """What the times of the target alone depend on."""
+        command, item = self._command, memory_plan.items[0]
+        how = (command.kv_type, command.flash_attn, command.split_mode, command.n_batch, command.at_once)
+        devices_used = [device.id for device in item.devices]
+        return (backend.versions(), _identity(target), devices_used, item.gpu_layers, how, self._threads)
 
     def _price_key(self, target: Header, draft: Header | None, memory_plan: Plan) -> tuple[object, ...]:
         """What the times of a round depend on."""
         command = self._command
         models = [header for header in (target, draft) if header is not None]
-        files = [(str(h.path), h.size_bytes, h.path.stat().st_mtime_ns) for h in models]
-        devices_used = [device.name for device in memory_plan.devices]
+        files = [_identity(header) for header in models]
+        devices_used = [[device.id for device in item.devices] for item in memory_plan.items]
         layers = (memory_plan.gpu_layers, memory_plan.draft_gpu_layers)
-        how = (command.draft.kind, command.kv_type, command.flash_attn, command.split_mode, self._threads)
-        return (backend.versions(), files, devices_used, layers, how)
-
-    def _template(self, target: Model, header: Header) -> ChatTemplate:
-        vocab = target.vocab
-        source = header.chat_template
-        if self._command.template_file:
-            path = Path(self._command.template_file)
-            try:
-                source = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise LoadError(f"The template {path.name} could not be read.", why=f"{error}.") from error
-        template, notes = ChatTemplate.from_model(
-            source,
-            bos=vocab.text(vocab.bos),
-            eos=vocab.text(vocab.eos),
-            architecture=header.architecture,
-            has_token=vocab.has_token,
+        how = (
+            command.draft.kind,
+            command.kv_type,
+            command.draft_kv_type,
+            command.flash_attn,
+            command.split_mode,
         )
-        self._notes.extend(notes)
-        return template
-
-    def _warm_up(self, context: Context, target: Model) -> float:
-        """The first evaluation allocates and builds; it should not count as anybody's first token.
-
-        Returns:
-            Seconds of the second one.
-        """
-        token = max(target.vocab.bos, 0)
-        for _ in range(2):
-            began = time.perf_counter()
-            context.decode([token], "last")
-            context.logits()
-            took = time.perf_counter() - began
-        context.clear()
-        if took > _LONG_STEP_SECONDS:
-            context.stop_when(self._cancelled)
-        else:
-            context.chunk = _chunk(context, token)
-        context.evaluated = 0
-        return took
-
-    def _info(self, model: Model, header: Header, gpu_layers: int, role: str, memory_plan: Plan) -> ModelInfo:
-        found = backend.gpus()
-        on_gpu = min(gpu_layers, model.n_layer + 1) if found and gpu_layers > 0 else 0
-        return ModelInfo(
-            path=str(header.path),
-            name=header.name or header.path.name,
-            architecture=header.architecture,
-            quant=header.quant,
-            n_params=model.n_params,
-            n_vocab=model.vocab.n_tokens,
-            n_ctx_train=model.n_ctx_train,
-            n_layer=model.n_layer,
-            gpu_layers=on_gpu,
-            device=(found[0].description or found[0].name) if on_gpu else "CPU",
-            kv_type=self._command.kv_type,
-            memory=_bytes_of(memory_plan, role),
-        )
-
-    def _drop_draft(self) -> None:
-        """Give back what a draft that failed half-way holds; the target and its context were made first."""
-        _close(self._drafters, self._contexts[1:], self._models[1:])
-        del self._drafters[:], self._contexts[1:], self._models[1:]
-
-    def _close(self) -> None:
-        _close(self._drafters, self._contexts, self._models)
+        numbers = (self._threads, self._draft_threads, command.at_once, self._placement.draft_stays_on_cpu)
+        drafter = (command.draft.code, bool(command.lookup_files))
+        return (backend.versions(), files, devices_used, layers, how, numbers, drafter)
 
 
-def _chunk(context: Context, token: int) -> int:
-    """Tokens of a prompt that take about a quarter of a second, a power of two; more would make a stop wait."""
-    count = min(64, context.n_batch, context.n_ctx)
-    for _ in range(2):
-        began = time.perf_counter()
-        context.decode([token] * count, "last")
-        context.logits()
-        took = time.perf_counter() - began
-        context.clear()
-    fitting = int(_CHUNK_SECONDS * count / took)
-    return max(32, min(1 << (fitting.bit_length() - 1) if fitting else 1, context.n_batch))
+def _identity(header: Header) -> tuple[object, ...]:
+    return str(header.path), header.size_bytes, header.path.stat().st_mtime_ns
 
 
-def _close(drafters: Sequence[Drafter], contexts: Sequence[Context], models: Sequence[Model]) -> None:
-    for drafter in drafters:
-        drafter.close()
-    for context in contexts:
-        context.close()
-    for model in models:
-        model.close()
-
-
-def default_threads() -> int:
-    """Threads for computing: the physical cores that this process may use, one of them left free from five on."""
-    try:
-        usable = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        usable = os.cpu_count() or 1
-    cores = min(psutil.cpu_count(logical=False) or usable, usable)
-    return max(cores - 1 if cores > 4 else cores, 1)
-
-
-def memory_use() -> MemoryUse:
-    """Memory in use now: of the GPUs where there are any, else of this process."""
-    found = devices.gpus(backend.gpus)
-    if found:
-        total = sum(device.total for device in found)
-        return MemoryUse("VRAM", total - sum(device.free for device in found), total)
-    return MemoryUse("RAM", devices.process_memory(), devices.system_memory().total)
-
-
-def _has_state(header: Header) -> bool:
-    return header.is_hybrid or header.is_recurrent
-
-
-def _bytes_of(memory_plan: Plan, role: str) -> dict[str, int]:
-    for item in memory_plan.items:
-        if item.role == role:
-            return {"weights": sum(item.weights), "cache": sum(item.cache), "compute": sum(item.compute)}
-    return {}
+def _why_not(error: LocalspecError) -> str:
+    """Why a draft that failed to load is off; a drafter of somebody's own says what failed itself."""
+    said = error.message.rstrip(".")
+    return said if isinstance(error, DrafterError) else f"the draft could not be loaded: {said}"

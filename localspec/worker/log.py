@@ -23,6 +23,7 @@ _COMPLAINT = re.compile(
 # Lines of Python's own crash report and of llama.cpp's backtrace say where, not what.
 _NOISE = re.compile(
     r'^\s*(File "|Fatal Python error|Current thread|Thread 0x|Extension modules|Traceback|#\d+|\[New LWP)'
+    r"|^.*failed to decode, ret = 2$"  # somebody stopped an evaluation
 )
 
 

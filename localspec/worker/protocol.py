@@ -15,6 +15,7 @@ from localspec.spec.events import DraftStatus, Finished, PromptProgress, Round, 
 
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["layer", "row", "none"]
+OverlapMode = Literal["auto", "on", "off"]
 
 # ------------------------------------------------------------------ commands
 
@@ -23,14 +24,26 @@ SplitMode = Literal["layer", "row", "none"]
 class DraftSpec:
     """What drafts."""
 
-    kind: Literal["none", "model", "lookup", "mtp"] = "none"
+    kind: Literal["none", "model", "lookup", "mtp", "custom"] = "none"
     path: str = ""
     """The GGUF file of a `model` drafter; of `mtp` the sidecar, or empty where the target carries the block."""
+    code: str = ""
+    """With kind `custom`: `package.module:Class`."""
+    folder: str = ""
+    """With kind `custom`: where its module is looked for first."""
     gpu_layers: int = -1
     force: bool = False
     """Pair even when the vocabularies differ."""
     off_reason: str = ""
     """With kind `none`: why there is no draft though one was asked for (shown as `draft: off (...)`)."""
+    device: str = "auto"
+    """Where the draft model lives: `auto` as llama.cpp chooses, `cpu`, or a GPU (see `memory.devices.named`)."""
+    threads: int = 0
+    """CPU threads of the draft; 0 = as many as the target's."""
+    kv_type: str = ""
+    """Cache type of the draft; empty = the target's."""
+    overlap: OverlapMode = "auto"
+    """Whether a draft model drafts on while the target verifies; `auto` where that was measured to pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,9 @@ class Load:
     n_ctx: int = 8192
     """0 = what the model was trained for. Never more than that."""
     n_batch: int = 512
+    """Prompt tokens in one evaluation."""
+    n_ubatch: int = 0
+    """Tokens computed at once, at most `n_batch`; 0 = `n_batch`."""
     gpu_layers: int = -1
     """-1 = all that fit."""
     kv_type: str = "f16"
@@ -55,6 +71,18 @@ class Load:
     """0 = chosen by the number of cores."""
     template_file: str = ""
     """A Jinja chat template in place of the file's own."""
+    lookup_files: tuple[str, ...] = ()
+    """Texts that lookup searches beside the conversation, where lookup is in play."""
+
+    @property
+    def at_once(self) -> int:
+        """Tokens computed at once."""
+        return min(self.n_ubatch or self.n_batch, self.n_batch)
+
+    @property
+    def draft_kv_type(self) -> str:
+        """Type of the draft's cache."""
+        return self.draft.kv_type or self.kv_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +169,12 @@ Command = Load | Generate | Configure | Clear | Shutdown | MeasureCosts | Peek
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Loading: `stage` is `target`, `draft` or `warmup`; `fraction` runs from 0 to 1 in each."""
+    """Loading: `stage` is `target`, `draft`, `lookup` (reading files for it) or `warmup`.
 
-    stage: Literal["target", "draft", "warmup"]
+    `fraction` runs from 0 to 1 in each.
+    """
+
+    stage: Literal["target", "draft", "lookup", "warmup"]
     fraction: float
     name: str = ""
 
@@ -178,6 +209,8 @@ class ModelInfo:
     kv_type: str
     memory: dict[str, int]
     """Bytes: `weights`, `cache`, `compute` where known."""
+    threads: int = 0
+    """CPU threads that compute it, where the CPU does."""
 
 
 @dataclass(frozen=True, slots=True)

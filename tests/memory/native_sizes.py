@@ -1,6 +1,6 @@
 """Loads models with llama.cpp and prints what its log says about buffer sizes, as JSON. Run by test_sizes.
 
-Arguments: one JSON list of objects with `path`, `n_ctx`, `n_batch`, `kv_type`, `snapshots`, `full_window`.
+Arguments: one JSON list of objects with `path`, `n_ctx`, `n_ubatch`, `kv_type`, `snapshots`, `full_window`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def measure(log: NativeLog, case: dict) -> dict[str, float]:
     if not case["full_window"]:
         # The library's own context always keeps the full window; the log of a small one is asked for here.
         params = default()
-        params.n_ctx, params.n_batch, params.n_ubatch = case["n_ctx"], case["n_batch"], case["n_batch"]
+        params.n_ctx, params.n_batch, params.n_ubatch = case["n_ctx"], case["n_ubatch"], case["n_ubatch"]
         params.swa_full = False
         handle = llama_cpp.llama_init_from_model(model.handle, params)
         llama_cpp.llama_free(handle)
@@ -32,7 +32,7 @@ def measure(log: NativeLog, case: dict) -> dict[str, float]:
         Context(
             model,
             n_ctx=case["n_ctx"],
-            n_batch=case["n_batch"],
+            n_batch=case["n_ubatch"],
             max_outputs=case["n_outputs"],
             snapshots=case["snapshots"],
             kv_type=case["kv_type"],

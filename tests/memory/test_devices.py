@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from localspec.errors import UsageError
 from localspec.memory import devices
 
 MIB = 1 << 20
@@ -81,7 +82,7 @@ def test_a_discrete_gpu_hides_the_integrated_one() -> None:
     found = devices.gpus(
         lambda: [native("cpu"), native("igpu"), native("gpu", description="Big One", free=10, total=20)]
     )
-    assert found == (devices.Device("Big One", "gpu", 10, 20),)
+    assert found == (devices.Device("Big One", "gpu", 10, 20, id="X0"),)
     assert [device.kind for device in devices.gpus(lambda: [native("cpu"), native("igpu")])] == ["igpu"]
 
 
@@ -96,3 +97,49 @@ def test_a_provider_that_fails_means_no_gpu() -> None:
 def test_sizes_for_people() -> None:
     sizes = (None, 0, 512 * 1024, 200 * MIB, 15 * 1024 * MIB + 300 * MIB)
     assert [devices.human(size) for size in sizes] == ["?", "0.0 MiB", "0.5 MiB", "200 MiB", "15.3 GiB"]
+
+
+CARDS = (
+    native("gpu", name="CUDA0", description="RTX 3090"),
+    native("cpu", name="CPU"),
+    native("igpu", name="Vulkan0", description="Shared"),
+    native("gpu", name="CUDA1", description="RTX 3090"),
+)
+
+
+def test_a_device_is_named_by_number_by_gpu_and_number_or_by_the_engines_name() -> None:
+    found = devices.all_gpus(lambda: CARDS)
+    assert [device.id for device in found] == ["CUDA0", "Vulkan0", "CUDA1"]
+    for wanted, name in (
+        ("0", "CUDA0"),
+        ("gpu1", "Vulkan0"),
+        ("GPU2", "CUDA1"),
+        (" cuda1 ", "CUDA1"),
+        ("vulkan0", "Vulkan0"),
+    ):
+        chosen = devices.named(wanted, found)
+        assert chosen is not None
+        assert chosen.id == name, wanted
+    assert devices.named("CPU", found) is None
+    assert devices.named("cpu", ()) is None
+
+
+def test_a_device_that_is_not_there_lists_those_that_are() -> None:
+    with pytest.raises(UsageError) as caught:
+        devices.named("gpu7", devices.all_gpus(lambda: CARDS))
+    assert caught.value.message == "There is no device gpu7 for the draft."
+    assert caught.value.why == (
+        "There is: cpu, gpu0 (CUDA0, RTX 3090), gpu1 (Vulkan0, Shared), gpu2 (CUDA1, RTX 3090)."
+    )
+    with pytest.raises(UsageError) as caught:
+        devices.named("CUDA0", ())
+    assert caught.value.why == "There is: cpu. This build of llama.cpp sees no GPU."
+
+
+def test_devices_for_people() -> None:
+    found = devices.all_gpus(lambda: CARDS)
+    assert devices.label((), found) == "CPU"
+    assert devices.label(found[1:2], found) == "Shared"
+    assert devices.label(found[:1], found) == "RTX 3090 (CUDA0)"
+    assert devices.label((found[0], found[2]), found) == "2 x RTX 3090"
+    assert devices.label(found, found) == "2 x RTX 3090 + Shared"

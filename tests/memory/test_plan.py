@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from localspec.errors import OutOfMemoryError
+from localspec.errors import OutOfMemoryError, UsageError
 from localspec.memory.devices import Device
 from localspec.memory.plan import Plan, plan
 from localspec.models.gguf import Header, TensorInfo, read_header
@@ -88,9 +89,9 @@ DRAFT = model("small", 20, n_layer=4)
 
 
 def decide(
-    *devices: Device, free_ram: float = 4000, draft: Header | None = DRAFT, n_ctx: int = 1024, **wishes: int
+    *devices: Device, free_ram: float = 4000, draft: Header | None = DRAFT, n_ctx: int = 1024, **wishes: Any
 ) -> Plan:
-    return plan(TARGET, draft, devices=devices, ram=ram(free_ram), n_ctx=n_ctx, n_batch=64, **wishes)
+    return plan(TARGET, draft, devices=devices, ram=ram(free_ram), n_ctx=n_ctx, n_ubatch=64, **wishes)
 
 
 def test_everything_on_the_gpu_when_it_fits() -> None:
@@ -163,7 +164,7 @@ def test_the_hint_is_the_mildest_change_that_works() -> None:
     assert hint(118) == "localspec run --kv q8_0"
     assert hint(103) == "localspec run --ctx 4096 --kv q8_0"
     assert hint(93) == "localspec run --ctx 2048 --kv q8_0"
-    made = plan(TARGET, None, devices=(), ram=ram(118), n_ctx=8192, n_batch=64, kv_type="q8_0")
+    made = plan(TARGET, None, devices=(), ram=ram(118), n_ctx=8192, n_ubatch=64, kv_type="q8_0")
     assert made.ram_bytes < 118 * MIB
 
 
@@ -202,7 +203,7 @@ def test_two_gpus_are_added_up_each_with_its_margin() -> None:
 
 def test_a_large_card_keeps_512_mib_and_no_more() -> None:
     header = model("huge", 23.0 * 1024, n_layer=60)
-    made = plan(header, None, devices=[gpu(24 * 1024)], ram=ram(64 * 1024), n_ctx=1024, n_batch=64)
+    made = plan(header, None, devices=[gpu(24 * 1024)], ram=ram(64 * 1024), n_ctx=1024, n_ubatch=64)
     assert made.gpu_layers == 61
 
 
@@ -236,7 +237,7 @@ def test_a_hybrid_pays_for_its_snapshots(tmp_path: Path) -> None:
 
 def test_the_price_of_the_window_is_told_in_both_ways(tmp_path: Path) -> None:
     header = read_header(gguf_files.random_gemma3(tmp_path / "g.gguf", n_ctx=8192))
-    made = plan(header, None, devices=(), ram=ram(4000), n_ctx=8192, n_batch=64)
+    made = plan(header, None, devices=(), ram=ram(4000), n_ctx=8192, n_ubatch=64)
     full = sum(made.items[0].cache)
     assert full == 6 * 8192 * 2 * 2 * 16 * 2
     (note,) = made.notes
@@ -263,3 +264,105 @@ def test_a_short_trained_draft_has_a_shorter_cache() -> None:
     short = model("short", 20, n_layer=4, n_ctx=512)
     made = plan(TARGET, short, devices=(), ram=ram(4000), n_ctx=4096)
     assert sum(made.items[1].cache) == 512 * 4 * 2 * 2 * 64 * 2
+
+
+# ------------------------------------------------------------------ the draft by itself
+
+A, B = gpu(200, name="A"), gpu(60, name="B")
+
+
+def test_a_draft_on_the_cpu_takes_no_memory_of_the_gpu() -> None:
+    made = decide(gpu(100), draft_devices=())
+    assert (made.gpu_layers, made.draft_gpu_layers, made.keep_draft, made.notes) == (11, 0, True, ())
+    item = made.place("draft")
+    assert item is not None
+    assert (item.gpu, item.devices) == (0, ())
+    assert item.ram >= 20 * MIB
+    assert made.gpu_bytes == decide(gpu(100), draft=None).gpu_bytes
+    assert [line.split()[-1] for line in made.table() if line.startswith("draft")] == ["RAM"]
+    # With the target's it did not fit, and the note says where it would.
+    assert "--draft-device cpu" in decide(gpu(100)).notes[0]
+
+
+def test_ram_is_checked_for_a_draft_on_the_cpu() -> None:
+    made = decide(gpu(200), free_ram=15, draft_devices=())
+    assert not made.keep_draft
+    assert "of RAM" in made.notes[0]
+    assert "--draft-device" not in made.notes[0]
+
+
+def test_a_second_gpu_that_is_not_the_targets_is_counted_alone() -> None:
+    """As with --split-mode none: the target has the first GPU for itself."""
+    first = gpu(100, name="A")
+    made = decide(first, draft_devices=[B])
+    assert (made.gpu_layers, made.draft_gpu_layers, made.keep_draft) == (11, 5, True)
+    item = made.place("draft")
+    assert item is not None
+    assert [device.name for device in item.devices] == ["B"]
+    assert made.tensor_split == ()
+    assert [device["name"] for device in made.to_json()["devices"]] == ["A", "B", "RAM"]
+    assert made.to_json()["models"][1]["devices"] == ["B"]
+    assert any(line.startswith("draft") and line.endswith("B, 5 of 5 layers") for line in made.table())
+    small = decide(first, draft_devices=[gpu(10, name="B")])
+    assert (small.gpu_layers, small.keep_draft) == (11, False)
+    assert "it needs" in small.notes[0]
+    assert "memory on B, and 9.5 MiB can be used" in small.notes[0]
+
+
+def test_a_target_that_is_spread_leaves_room_where_the_draft_goes() -> None:
+    made = decide(A, B, draft_devices=[B])
+    draft = made.place("draft")
+    assert draft is not None
+    assert made.tensor_split == (A.free, B.free - draft.gpu)
+    # By free memory alone B would take 60/260 of the target beside the whole draft.
+    target = made.place("target")
+    assert target is not None
+    share = target.gpu * made.tensor_split[1] / sum(made.tensor_split)
+    assert share + draft.gpu <= B.free
+    assert decide(A, B).tensor_split == ()
+    assert decide(A, B, draft_devices=()).tensor_split == ()
+    assert decide(A, B, draft=None, draft_devices=[B]).tensor_split == ()
+
+
+def test_a_draft_alone_on_a_gpu_beside_a_target_on_the_cpu() -> None:
+    made = decide(B, gpu_layers=0, draft_devices=[B])
+    assert (made.gpu_layers, made.draft_gpu_layers) == (0, 5)
+    assert made.place("target").gpu == 0  # type: ignore[union-attr]
+    assert decide(B, gpu_layers=0, draft_gpu_layers=2, draft_devices=[B]).draft_gpu_layers == 2
+
+
+def test_the_drafts_cache_has_a_type_of_its_own() -> None:
+    def caches(**wishes: str) -> list[int]:
+        made = plan(TARGET, DRAFT, devices=(), ram=ram(4000), n_ctx=1024, **wishes)  # type: ignore[arg-type]
+        return [sum(item.cache) for item in made.items]
+
+    both, draft_only = caches(), caches(draft_kv_type="q8_0")
+    assert draft_only[0] == both[0]
+    assert draft_only[1] == both[1] * 34 // 64
+    assert caches(kv_type="q8_0") == [both[0] * 34 // 64, draft_only[1]]
+    assert caches(kv_type="q8_0", draft_kv_type="f16")[1] == both[1]
+    with pytest.raises(UsageError, match="no cache type 'q3'"):
+        caches(draft_kv_type="q3")
+
+
+def test_a_next_token_block_has_the_drafts_cache_type(tmp_path: Path) -> None:
+    header = read_header(gguf_files.random_qwen35(tmp_path / "q.gguf", n_embd=128, n_nextn=1))
+
+    def cache(draft_kv_type: str, blocks: bool) -> int:
+        made = plan(
+            header, None, devices=(), ram=ram(4000), n_ctx=1024, draft_kv_type=draft_kv_type, next_token_blocks=blocks
+        )  # fmt: skip
+        return sum(made.items[0].cache)
+
+    block = cache("", True) - cache("", False)
+    assert block > 0
+    assert cache("q8_0", True) - cache("q8_0", False) == block * 34 // 64
+    assert cache("q8_0", False) == cache("", False)
+
+
+def test_fewer_tokens_at_once_take_smaller_buffers() -> None:
+    def buffers(n_ubatch: int) -> int:
+        made = plan(TARGET, None, devices=(), ram=ram(4000), n_ctx=1024, n_ubatch=n_ubatch)
+        return sum(made.items[0].compute)
+
+    assert buffers(64) < buffers(512) < buffers(2048)

@@ -25,7 +25,7 @@ CASES: dict[str, tuple[Callable[..., Path], dict[str, Any], dict[str, Any]]] = {
     "llama padded context": (gguf_files.random_llama, {}, {"n_ctx": 700}),
     "llama q8_0 cache": (gguf_files.random_llama, {"n_embd": 128, "n_layer": 5}, {"kv_type": "q8_0"}),
     "llama q4_0 cache": (gguf_files.random_llama, {"n_embd": 128, "n_layer": 5}, {"kv_type": "q4_0"}),
-    "llama small batch": (gguf_files.random_llama, {}, {"n_batch": 64}),
+    "llama small batch": (gguf_files.random_llama, {}, {"n_ubatch": 64}),
     "large vocabulary": (gguf_files.random_llama, {"n_vocab": 20000}, {"n_outputs": 64}),
     "gemma3 full": (gguf_files.random_gemma3, {}, {}),
     "gemma3 windowed": (gguf_files.random_gemma3, {"sliding_window": 32}, {"full_window": False}),
@@ -47,7 +47,7 @@ def measured(
     asked, ours = [], []
     for i, (write, options, run) in enumerate(CASES.values()):
         path = write(folder / f"{i}.gguf", n_ctx=2048, **options)
-        case = {"n_ctx": 1024, "n_batch": 256, "kv_type": "f16", "snapshots": 0, "n_outputs": 16, **run}
+        case = {"n_ctx": 1024, "n_ubatch": 256, "kv_type": "f16", "snapshots": 0, "n_outputs": 16, **run}
         full_window = case.pop("full_window", True)
         asked.append({"path": str(path), "full_window": full_window, **case})
         case["n_rs_seq"] = case.pop("snapshots")
@@ -86,7 +86,7 @@ def test_buffers_are_estimated_from_above(name: str, measured: dict[str, Any]) -
 
 def test_the_window_is_cheaper_than_the_full_size(tmp_path: Path) -> None:
     path = gguf_files.random_gemma3(tmp_path / "g.gguf", n_ctx=8192, sliding_window=32)
-    sizes = ModelSizes(read_header(path), Shape(n_ctx=8192, n_batch=64))
+    sizes = ModelSizes(read_header(path), Shape(n_ctx=8192, n_ubatch=64))
     # 5 of 6 layers keep 256 cells (32 + 64, padded) in place of 8192.
     row = sizes.kv_bytes // 6 // 8192
     assert sizes.windowed_kv_bytes == pytest.approx(row * (8192 + 5 * 256), rel=0.001)

@@ -17,6 +17,7 @@ from localspec.worker.protocol import (
     DraftSpec,
     Generate,
     Load,
+    MeasureCosts,
     MemoryUse,
     Message,
     Notice,
@@ -166,3 +167,40 @@ def test_memory_events_come_during_a_long_answer(worker: Worker, tmp_path: Path)
     load(worker, gguf_files.random_llama(tmp_path / "t.gguf"))
     events = ask(worker, "Hello", max_tokens=200)
     assert any(isinstance(event, MemoryUse) for event in events)
+
+
+THINKER = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("kind", ["none", "lookup", "mtp", "model"])
+@pytest.mark.parametrize("auto", [False, True])
+def test_a_chat_with_a_hybrid_that_thinks_reads_on_from_the_last_question(
+    worker: Worker, tmp_path: Path, kind: Any, auto: bool
+) -> None:
+    """Its state cannot be cut back to where the thinking is left out; the prompt is not read again all the same."""
+    target = gguf_files.random_qwen35(tmp_path / "t.gguf", n_nextn=1, chat_template=THINKER)
+    path = str(gguf_files.random_qwen35(tmp_path / "d.gguf", seed=1)) if kind == "model" else ""
+    load(worker, target, DraftSpec(kind, path), auto=auto, n_ctx=1024)
+    messages: list[Message] = []
+    before, texts = 0, []
+    for turn in range(4):
+        messages.append(Message("user", f"What is {turn} times the cat on the mat?"))
+        finished = ask(worker, messages=tuple(messages))[-1]
+        stats = finished.stats
+        if turn:
+            assert before - 25 < stats.reused_tokens < before
+        before = stats.prompt_tokens
+        if turn == 2:
+            worker.costs(MeasureCosts((1, 2), seconds=0.05))
+        again = ask(worker, messages=tuple(messages))[-1]
+        assert again.token_ids == finished.token_ids
+        assert before - 25 < again.stats.reused_tokens < before
+        texts.append(finished.token_ids)
+        assert finished.thinking  # all of it: random weights do not come to an end
+        messages.append(Message("assistant", "It is on it.", (), finished.thinking))
+    worker.clear()
+    fresh = ask(worker, messages=tuple(messages[:-1]))[-1]
+    assert (fresh.stats.reused_tokens, fresh.token_ids) == (0, texts[-1])

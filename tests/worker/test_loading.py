@@ -10,9 +10,16 @@ import pytest
 
 from localspec.errors import LoadError, ModelFileError, OutOfMemoryError, UsageError
 from localspec.llama import backend
+from localspec.llama.context import Context
 from localspec.llama.log import NativeLog
+from localspec.llama.model import Model
 from localspec.memory import devices, hardware
-from localspec.worker.loading import Loaded, Loader, default_threads, memory_use
+from localspec.spec.answer import Request
+from localspec.spec.events import Finished, Sampling
+from localspec.worker import costs, opening
+from localspec.worker.loading import Loaded, Loader
+from localspec.worker.machine import default_threads, memory_use
+from localspec.worker.opening import Opened
 from localspec.worker.protocol import DraftSpec, Event, Load, LoadProgress
 from tests import gguf_files
 
@@ -68,7 +75,7 @@ def test_without_a_draft_only_one_row_of_logits_is_reserved(load: Opener, tiny: 
     loaded = load(tiny, DraftSpec(off_reason="nobody asked"))
     assert loaded.engine.context.max_outputs == 1
     assert loaded.ready.draft.reason == "nobody asked"
-    assert len(loaded.contexts) == 1
+    assert len(loaded.opened.contexts) == 1
 
 
 @pytest.mark.parametrize("arch", ["mamba", "qwen3next"])
@@ -79,7 +86,7 @@ def test_no_idle_draft_is_loaded_for_a_target_that_cannot_go_back(
     loaded = load(target, DraftSpec("model", str(tiny)))
     assert loaded.ready.draft.state == "off"
     assert loaded.ready.draft.reason == f"{arch} targets cannot take rejected tokens back"
-    assert len(loaded.models) == 1
+    assert len(loaded.opened.models) == 1
 
 
 def test_a_hybrid_target_gets_snapshots_for_its_draft_length(load: Opener, tmp_path: Path) -> None:
@@ -144,7 +151,7 @@ def test_a_draft_that_cannot_be_used_is_left_out_with_its_reason(
     loaded = load(tiny, DraftSpec("model", str(path)))
     assert loaded.ready.draft.state == "off"
     assert "draft.gguf" in loaded.ready.draft.reason
-    assert len(loaded.models) == 1
+    assert len(loaded.opened.models) == 1
 
 
 def test_a_draft_that_llama_cpp_refuses_is_left_out_with_its_reason(
@@ -160,16 +167,23 @@ def test_a_draft_that_llama_cpp_refuses_is_left_out_with_its_reason(
     assert loaded.ready.draft.reason.startswith("the draft could not be loaded")
 
 
+def test_a_target_with_keys_that_nobody_knows_gets_to_llama_cpp(load: Opener, tmp_path: Path) -> None:
+    tensors = {"token_embd.weight": (300, 32), "blk.0.attn_k.weight": (4, 32)}
+    path = gguf_files.header_only(tmp_path / "odd.gguf", arch="localspec_future", tensors=tensors)
+    with pytest.raises(LoadError, match="localspec_future"):
+        load(path)
+
+
 def test_a_draft_that_fails_half_way_is_not_kept_in_memory(
     load: Opener, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise LoadError("No context could be made.")
 
-    monkeypatch.setattr(Loader, "_model_drafter", fails)
+    monkeypatch.setattr(Opened, "_model_drafter", fails)
     loaded = load(tiny, DraftSpec("model", str(gguf_files.perturbed(tiny, tiny.with_name("draft.gguf")))))
     assert loaded.ready.draft.reason == "the draft could not be loaded: No context could be made"
-    assert (len(loaded.models), len(loaded.contexts)) == (1, 1)
+    assert (len(loaded.opened.models), len(loaded.opened.contexts)) == (1, 1)
     assert loaded.ready.draft_model is None
 
 
@@ -246,3 +260,212 @@ def test_flash_attention_and_the_split_reach_the_engine(load: Opener, tiny: Path
 def test_threads_and_memory_of_this_machine() -> None:
     assert default_threads() >= 1
     assert memory_use().total > memory_use().used > 0
+
+
+def test_a_fixed_length_knows_what_its_rounds_cost_beside_a_plain_step(load: Opener, tiny: Path) -> None:
+    """Without it a long first prompt would be compared with a plain step in an empty cache."""
+    engine = load(tiny, DraftSpec("lookup"), n_draft=4).engine
+    before = engine.plain.seconds
+    assert before > 0
+    assert engine.context.length == 0
+    for _ in range(60):  # a round of five tokens that takes as long as a hundred plain steps
+        engine.plain.saw(5, 100 * before)
+    assert engine.plain.seconds > 2 * before
+
+
+def test_slow_steps_are_not_timed_again(load: Opener, tiny: Path) -> None:
+    engine = load(tiny, DraftSpec("lookup"), n_draft=4).engine
+    assert costs.round_time(engine, 0.5) == {}
+    assert set(costs.round_time(engine, 0.01)) == {1, 5}
+    engine.set_length(0)
+    assert costs.round_time(engine, 0.01) == {}
+
+
+# ------------------------------------------------------------------ where the draft runs
+
+MIB = 1 << 20
+
+
+def cards(*free_mib: int) -> Callable[[], tuple[backend.NativeDevice, ...]]:
+    """GPUs that the planner believes in; the real build runs everything on the CPU all the same."""
+    return lambda: tuple(
+        backend.NativeDevice(f"CUDA{i}", f"Card {i}", "gpu", free * MIB, free * MIB)
+        for i, free in enumerate(free_mib)
+    )
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
+    """What models and contexts were made with, the draft's behind the target's."""
+    seen: dict[str, list[dict[str, Any]]] = {"models": [], "contexts": []}
+
+    class SeenModel(Model):
+        def __init__(self, path: Path, **options: Any) -> None:
+            seen["models"].append(options)
+            super().__init__(path, **{**options, "devices": None, "tensor_split": ()})
+
+    class SeenContext(Context):
+        def __init__(self, model: Model, **options: Any) -> None:
+            seen["contexts"].append(options)
+            super().__init__(model, **options)
+
+    monkeypatch.setattr(opening, "Model", SeenModel)
+    monkeypatch.setattr(opening, "Context", SeenContext)
+    return seen
+
+
+@pytest.fixture
+def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "supports_gpu_offload", lambda: True)
+    monkeypatch.setattr(backend, "gpus", cards(4000, 4000))
+
+
+@pytest.fixture
+def draft(tiny: Path) -> Path:
+    return gguf_files.perturbed(tiny, tiny.with_name("draft.gguf"))
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_a_draft_on_the_cpu_beside_a_target_on_the_gpu(
+    load: Opener, opened: dict[str, list[dict[str, Any]]], tiny: Path, draft: Path
+) -> None:
+    ready = load(tiny, DraftSpec("model", str(draft), device="cpu"), n_draft=3).ready
+    assert ready.draft.state == "on"
+    assert ready.draft_model is not None
+    assert (ready.draft_model.device, ready.draft_model.gpu_layers) == ("CPU", 0)
+    assert (ready.target.device, ready.target.gpu_layers) == ("Card 0 + Card 1", ready.target.n_layer + 1)
+    # No GPU may even be opened for it, and neither its cache nor its prompts may go there.
+    assert [one["devices"] for one in opened["models"]] == [None, []]
+    assert [one["offload"] for one in opened["contexts"]] == [True, False]
+    assert opened["models"][1]["gpu_layers"] == 0
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_a_draft_on_the_second_gpu(
+    load: Opener, opened: dict[str, list[dict[str, Any]]], tiny: Path, draft: Path
+) -> None:
+    ready = load(tiny, DraftSpec("model", str(draft), device="gpu1")).ready
+    assert ready.draft_model is not None
+    assert ready.draft_model.device == "Card 1"
+    assert ready.draft_model.gpu_layers == ready.draft_model.n_layer + 1
+    target, of_draft = opened["models"]
+    assert of_draft["devices"] == ["CUDA1"]
+    assert target["devices"] == ["CUDA0", "CUDA1"], "shares mean nothing without an order"
+    assert target["tensor_split"][0] > target["tensor_split"][1]
+    assert all(one["offload"] for one in opened["contexts"])
+    alone = load(tiny, DraftSpec("model", str(draft), device="CUDA1"), split_mode="none").ready
+    assert alone.target.device == "Card 0"
+    assert opened["models"][2]["tensor_split"] == ()
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_a_device_that_is_not_there_is_an_error_that_lists_those_that_are(
+    load: Opener, tiny: Path, draft: Path
+) -> None:
+    with pytest.raises(UsageError, match="There is no device CUDA5 for the draft") as caught:
+        load(tiny, DraftSpec("model", str(draft), device="CUDA5"))
+    assert caught.value.why == "There is: cpu, gpu0 (CUDA0, Card 0), gpu1 (CUDA1, Card 1)."
+
+
+def test_threads_and_cache_type_of_the_draft(
+    load: Opener, opened: dict[str, list[dict[str, Any]]], tiny: Path, draft: Path
+) -> None:
+    ready = load(tiny, DraftSpec("model", str(draft), threads=3, kv_type="q8_0"), n_ubatch=64).ready
+    assert ready.draft_model is not None
+    assert (ready.target.threads, ready.draft_model.threads, ready.threads) == (1, 3, 1)
+    assert (ready.target.kv_type, ready.draft_model.kv_type) == ("f16", "q8_0")
+    keys = ("threads", "kv_type", "n_ubatch")
+    assert [[one[key] for key in keys] for one in opened["contexts"]] == [[1, "f16", 64], [3, "q8_0", 64]]
+    assert ready.draft_model.memory["cache"] == ready.target.memory["cache"] * 34 // 64
+    opened["contexts"].clear()
+    load(tiny, DraftSpec("model", str(draft)), kv_type="q8_0")
+    assert [[one[key] for key in keys] for one in opened["contexts"]] == [[1, "q8_0", 512]] * 2
+
+
+@pytest.mark.usefixtures("two_cards", "opened")
+def test_prices_are_kept_apart_by_where_and_how_the_draft_runs(
+    load: Opener, tiny: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[object] = []
+    real = Loader._price_key
+
+    def seen(self: Loader, *arguments: Any) -> tuple[object, ...]:
+        keys.append(real(self, *arguments))
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Loader, "_price_key", seen)
+    wishes: tuple[dict[str, Any], ...] = (
+        {},
+        {"threads": 2},
+        {"kv_type": "q8_0"},
+        {"device": "cpu"},
+        {"device": "gpu0"},
+        {"device": "gpu1"},
+        {"gpu_layers": 0},
+    )
+    for wish in wishes:
+        load(tiny, DraftSpec("model", str(draft), **wish))
+    load(tiny, DraftSpec("model", str(draft)), n_ubatch=32)
+    assert len({repr(key) for key in keys}) == len(keys) == len(wishes) + 1
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_the_targets_own_block_takes_the_drafts_threads_and_cache_type(
+    load: Opener, tmp_path: Path, auto: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localspec.llama import mtp
+
+    made: list[dict[str, Any]] = []
+
+    class Seen(Context):
+        def __init__(self, model: Model, **options: Any) -> None:
+            made.append(options)
+            super().__init__(model, **options)
+
+    monkeypatch.setattr(mtp, "Context", Seen)
+    target = gguf_files.random_qwen35(tmp_path / "target.gguf", n_embd=128, n_nextn=1)
+    spec = DraftSpec("mtp", device="gpu1", threads=2, kv_type="q8_0")
+    ready = load(target, spec, auto=auto, n_ubatch=32).ready
+    assert ready.draft.state == "on"
+    assert any("--draft-device changes nothing" in note for note in ready.notes)
+    assert [(one["threads"], one["kv_type"], one["n_ubatch"]) for one in made] == [(2, "q8_0", 32)]
+
+
+@pytest.mark.parametrize("drafter", ["model", "lookup", "mtp"])
+def test_pieces_smaller_than_the_prompt_change_no_text(
+    load: Opener, tiny: Path, draft: Path, tmp_path: Path, drafter: str
+) -> None:
+    from localspec.spec.engine import Request
+    from localspec.spec.events import Finished, Sampling
+
+    if drafter == "mtp":
+        tiny = gguf_files.random_qwen35(tmp_path / "hybrid.gguf", n_nextn=1)
+    path = str(draft) if drafter == "model" else ""
+
+    def ids(spec: DraftSpec) -> tuple[int, ...]:
+        engine = load(tiny, spec, n_ubatch=16, n_batch=128, n_draft=7).engine
+        found: list[int] = []
+        for seed in range(2):
+            prompt = [1, *(5 + (7 * i + seed) % 40 for i in range(100))]
+            request = Request(prompt, Sampling(temperature=0.7, seed=seed), max_tokens=40, ignore_eos=True)
+            last = list(engine.generate(request))[-1]
+            assert isinstance(last, Finished)
+            found += last.token_ids
+        return tuple(found)
+
+    assert ids(DraftSpec(drafter, path)) == ids(DraftSpec())  # type: ignore[arg-type]
+
+
+def test_every_round_of_an_answer_tells_about_the_plain_step(
+    load: Opener, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load(tiny, DraftSpec("model", str(tiny)), n_draft=4).engine
+    seen: list[tuple[int, float]] = []
+    monkeypatch.setattr(engine.plain, "saw", lambda n, seconds: seen.append((n, seconds)))
+    request = Request([1, 6, 7], Sampling(temperature=0.0), max_tokens=30, ignore_eos=True)
+    *_, finished = engine.generate(request)
+    assert isinstance(finished, Finished)
+    assert len(seen) == finished.stats.rounds
+    assert sum(n - 1 for n, _ in seen) == finished.stats.drafted
+    assert {n for n, _ in seen} >= {5}
+    assert sum(seconds for _, seconds in seen) == pytest.approx(finished.stats.verify_s)

@@ -18,6 +18,7 @@ import pytest
 
 from localspec.errors import ContextFullError, DecodeError, LoadError, WorkerDiedError
 from localspec.spec.events import DraftStatus, Finished, PromptProgress, Round
+from localspec.worker import log
 from localspec.worker.process import Worker
 from localspec.worker.protocol import (
     Configure,
@@ -134,6 +135,14 @@ def test_killed_from_outside_while_idle_and_while_answering(worker):
     with pytest.raises(WorkerDiedError, match="SIGKILL"):
         list(stream)
     assert time.monotonic() - killed < 2
+
+
+def test_a_stopped_evaluation_is_not_quoted_as_the_cause(tmp_path):
+    file = tmp_path / "engine.log"
+    file.write_text("CUDA error: no device\nllama_decode: failed to decode, ret = 2\n")
+    assert log.last_error(file) == "It said: CUDA error: no device."
+    file.write_text("llama_decode: failed to decode, ret = -3\n")
+    assert "ret = -3" in log.last_error(file)
 
 
 def test_only_what_the_last_child_said_is_quoted(worker, tmp_path):
