@@ -168,6 +168,16 @@ def test_a_prompt_that_does_not_fit_is_refused_and_changes_nothing(bench: Bench)
     with pytest.raises(ContextFullError, match="65 tokens"):
         finish(engine, [1] * 65)
     assert finish(engine, [1, 5, 9], max_tokens=5).token_ids == before.token_ids
+    trained = engine.context.n_ctx_train
+    for length, hint in [
+        (65, "--ctx 128"),
+        (trained - 1, f"--ctx {trained}"),
+        (trained, "shorter prompt"),
+        (trained + 1, "shorter prompt"),
+    ]:
+        with pytest.raises(ContextFullError) as caught:
+            finish(engine, [1] * length)
+        assert hint in caught.value.hint
     with pytest.raises(UsageError, match="empty"):
         finish(engine, [])
 

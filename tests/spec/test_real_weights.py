@@ -75,3 +75,32 @@ def test_shared_noise_accepts_more_than_a_greedy_draft(bench: Bench, demo_pair: 
         return tokens / rounds
 
     assert accepted_length(greedy=False) > 1.05 * accepted_length(greedy=True)
+
+
+def test_threads_and_cache_type_of_the_draft_change_no_text(
+    demo_pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localspec.llama.log import NativeLog
+    from localspec.worker.loading import Loader
+    from localspec.worker.protocol import DraftSpec, Load
+
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    target, path = map(str, demo_pair)
+    sampling = Sampling(temperature=0.7, top_p=0.9, seed=7)
+    log = NativeLog()
+    log.install()
+
+    def answers(spec: DraftSpec) -> list[Finished]:
+        command = Load(target, spec, n_draft=4, n_ctx=1024, threads=2)
+        loaded = Loader(command, log, lambda event: None, lambda: False).load()
+        try:
+            assert (loaded.ready.draft.state == "on") is (spec.kind == "model")
+            return talk(loaded.engine, sampling)
+        finally:
+            loaded.close()
+
+    plain = [answer.token_ids for answer in answers(DraftSpec())]
+    for wishes in ({"threads": 1, "device": "cpu"}, {"kv_type": "q4_0"}):
+        found = answers(DraftSpec("model", path, **wishes))  # type: ignore[arg-type]
+        assert [answer.token_ids for answer in found] == plain, wishes
+        assert sum(answer.stats.accepted for answer in found) > 0

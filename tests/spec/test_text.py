@@ -287,6 +287,50 @@ def test_other_tags():
     assert (stream.thinking, stream.answer) == ("hm", "ok")
 
 
+CHANNELS = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
+
+ANALYSIS, COMMENTARY, NEXT = CHANNELS[0], "<|channel|>commentary<|message|>", "<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize(
+    ("written", "thinking", "answer"),
+    [
+        (f"{CHANNELS[0]}hm{CHANNELS[1]}ok", "hm", "ok"),
+        ("<|channel|>final<|message|>ok", "", "ok"),
+        ("<|channel|>commentary<|message|>ok", "", "ok"),
+        ("<|channel|>other<|message|>ok", "", "<|channel|>other<|message|>ok"),
+        ("<|channel|>final", "", "<|channel|>final"),
+        ("ok <|channel|>final<|message|>", "", "ok <|channel|>final<|message|>"),
+        (f"{ANALYSIS}hm{NEXT}{ANALYSIS} so \n{CHANNELS[1]}ok", "hm\n\n so", "ok"),
+        (
+            f"{ANALYSIS}hm{NEXT}{COMMENTARY}Wait. {NEXT}{ANALYSIS}so{CHANNELS[1]}\nok",
+            "hm\n\nso",
+            "Wait. \n\nok",
+        ),
+        (f"{COMMENTARY}Wait.{CHANNELS[1]}ok", "", "Wait.\n\nok"),
+        (f"{COMMENTARY}a{NEXT}{COMMENTARY}b{NEXT}{ANALYSIS}hm", "hm", "a\n\nb"),
+        (f"{COMMENTARY}a{NEXT}<|channel|>fin", "", f"a{NEXT}<|channel|>fin"),
+    ],
+)
+@pytest.mark.parametrize("cut", [1, 7, 100])
+def test_channels(written, thinking, answer, cut):
+    stream = TextStream(tags=CHANNELS)
+    feed(stream, *(written[at : at + cut] for at in range(0, len(written), cut)))
+    assert (stream.thinking, stream.answer) == (thinking, answer)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 100])
+def test_stop_strings_between_channels(cut):
+    """They count in every block of the answer, never in a header, and the first one wins."""
+    written = f"{COMMENTARY}a{NEXT}{ANALYSIS}x END{CHANNELS[1]}b END c{CHANNELS[1]}d"
+    stream = TextStream(tags=CHANNELS, stop=["END", "<|start|>", "\n\n"])
+    for at in range(0, len(written), cut):
+        stream.push(1, written[at : at + cut].encode(), False)
+        if stream.stopped:
+            break
+    assert (stream.stopped, stream.thinking, stream.answer) == (True, "x END", "a\n\nb ")
+
+
 @pytest.mark.parametrize("tags", [("", "</think>"), ("<think>", " \n")])
 def test_empty_tags_are_refused(tags):
     with pytest.raises(ValueError, match="empty"):
