@@ -28,6 +28,7 @@ def command(
     ] = None,
     draft: shared.Draft = None,
     n_draft: shared.NDraft = None,
+    lookup: shared.Lookup = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A first impression: shorter answers, two repeats.")
     ] = False,
@@ -88,8 +89,15 @@ def command(
     ctx: shared.Ctx = None,
     gpu_layers: shared.GpuLayers = None,
     draft_gpu_layers: shared.DraftGpuLayers = None,
+    draft_device: shared.DraftDevice = None,
+    draft_threads: shared.DraftThreads = None,
+    draft_kv: shared.DraftKv = None,
+    overlap: shared.Overlap = None,
     kv: shared.Kv = None,
     threads: shared.Threads = None,
+    batch: shared.Batch = None,
+    ubatch: shared.Ubatch = None,
+    profile: shared.Profile = "auto",
     force_draft: shared.ForceDraft = False,
     yes: shared.Yes = False,
     json: shared.Json = False,
@@ -97,7 +105,8 @@ def command(
     """Measure a target with and without its draft, in pairs.
 
     Both sides run in alternating order on the same loaded models, from empty caches, with the same seed. Speed is
-    told for the tokens after the first 112 of 512. Ctrl+C keeps what was measured.
+    told for the tokens after the first 112 of 512. Settings that localspec tune saved are used as in a chat. Ctrl+C
+    keeps what was measured.
     """
     if compare is not None:
         return _compare(compare, as_json=json)
@@ -114,8 +123,8 @@ def command(
         from localspec.cli.pictures import make_folder
 
         make_folder(report)
-    launch = shared.prepared(target, draft, settings, force_draft=force_draft, yes=yes)
-    return _bench(launch, settings, protocol, prompts, as_json=json, folder=report)
+    launch = shared.prepared(target, draft, settings, profile=profile, force_draft=force_draft, yes=yes)
+    return _bench(launch, launch.settings or settings, protocol, prompts, as_json=json, folder=report)
 
 
 def _protocol(quick: bool, given: dict[str, int | None], lengths: str) -> Protocol:
@@ -127,6 +136,8 @@ def _protocol(quick: bool, given: dict[str, int | None], lengths: str) -> Protoc
         protocol = replace(protocol, skip=max(protocol.tokens * 112 // 512, 1))
     try:
         points = tuple(int(part) for part in lengths.replace(" ", ",").split(",") if part)
+        if lengths and not points:
+            raise ValueError(lengths)
     except ValueError as error:
         raise UsageError(
             f"--lengths {lengths} is not allowed.",
@@ -163,6 +174,12 @@ def _bench(
     from localspec.worker.process import Worker
 
     assert launch.load is not None
+    for sentence in launch.notes:
+        output.say(sentence)
+    far = [length for length in protocol.lengths if length >= launch.load.n_ctx > 0]
+    if far:
+        size, names = launch.load.n_ctx, ", ".join(map(str, far))
+        output.say(f"Note: a context of {size} tokens ends before {names}; --ctx makes it longer.")
     when, surroundings = shared.begin()
     with Worker() as worker, ctrl_c_stops(worker) as interrupted:
         shown = ProgressLine()
@@ -185,7 +202,7 @@ def _bench(
             shown.clear()
     if not measured.runs:
         return shared.nothing_measured()
-    for sentence in (*launch.notes, *measured.ready.notes):
+    for sentence in measured.ready.notes:
         output.say(sentence)
     _show(measured, launch, surroundings, when, as_json=as_json, folder=folder)
     return shared.end(measured.error, partial=measured.partial)
@@ -216,6 +233,7 @@ def _show(
         result,
         when=when,
         names=names,
+        profile=launch.profile,
         files=_files(measured) if as_json or folder is not None else {},
         surroundings=surroundings.to_json(),
         advice=[one.to_json() for one in advice],

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from localspec.cli.output import size
+from localspec.measure.figures import VERDICTS
 
 if TYPE_CHECKING:
     from localspec.measure.advice import Advice
@@ -20,11 +21,6 @@ _WIDTH = 80
 _NAME = 11
 _SHOWN_SIZES = 10
 _HARD_SPACE = "\u00a0"  # no line ends there
-_VERDICTS = {
-    "faster": "The draft is faster",
-    "slower": "Off is fastest: the draft is slower",
-    "within noise": "Within noise: neither is faster",
-}
 
 
 def report(result: Result, advice: Sequence[Advice], busy: str) -> str:
@@ -176,7 +172,7 @@ def _verdict(result: Result) -> list[str]:
     if speedup is None:
         return []
     alone = speedup.low is None
-    said = "One pair cannot tell noise from gain" if alone else _VERDICTS[speedup.verdict]
+    said = "One pair cannot tell noise from gain" if alone else VERDICTS[speedup.verdict]
     if result.together.drafted is not None and not result.together.drafted.window.drafted:
         reason = (
             "no length pays at these costs"

@@ -32,6 +32,7 @@ def option(name: str, **extra: Any) -> Any:
 
 
 Draft = Annotated[str | None, option("draft", metavar="DRAFT")]
+Lookup = Annotated[list[str] | None, option("lookup", metavar="FILE")]
 NDraft = Annotated[str | None, option("n_draft", metavar="N")]
 Temperature = Annotated[float | None, option("temperature", metavar="T")]
 TopP = Annotated[float | None, option("top_p", metavar="P")]
@@ -43,7 +44,13 @@ Think = Annotated[bool | None, option("think")]
 Ctx = Annotated[int | None, option("ctx", metavar="N")]
 GpuLayers = Annotated[int | None, option("gpu_layers", metavar="N")]
 DraftGpuLayers = Annotated[int | None, option("draft_gpu_layers", metavar="N")]
+DraftDevice = Annotated[str | None, option("draft_device", metavar="DEVICE")]
+DraftThreads = Annotated[int | None, option("draft_threads", metavar="N")]
+Overlap = Annotated[str | None, option("overlap", metavar="WHEN")]
+DraftKv = Annotated[str | None, option("draft_kv", metavar="TYPE")]
 Kv = Annotated[str | None, option("kv", metavar="TYPE")]
+Batch = Annotated[int | None, option("batch", metavar="N")]
+Ubatch = Annotated[int | None, option("ubatch", metavar="N")]
 Threads = Annotated[int | None, option("threads", metavar="N")]
 ForceDraft = Annotated[
     bool, typer.Option("--force-draft", help="Take the draft although its vocabulary differs.")
@@ -54,6 +61,15 @@ Report = Annotated[
         "--report",
         metavar="DIR",
         help="Also write a page with pictures there: report.html, and each picture as SVG and PNG.",
+        show_default=False,
+    ),
+]
+Profile = Annotated[
+    str,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="Settings that localspec tune saved: auto takes the target's newest, none leaves them out.",
         show_default=False,
     ),
 ]
@@ -76,18 +92,28 @@ def settings_typed(values: Mapping[str, Any], *without: str) -> dict[str, Any]:
 
 
 def prepared(
-    target: str | None, draft: str | None, settings: Settings, *, force_draft: bool, yes: bool
+    target: str | None,
+    draft: str | None,
+    settings: Settings,
+    *,
+    profile: str = "none",
+    force_draft: bool = False,
+    yes: bool,
 ) -> Launch:
     """What to load, with everything on this disk."""
     from localspec.cli.fetching import ready_to_launch
     from localspec.launch import prepare
 
-    return ready_to_launch(lambda: prepare(target, draft, settings, force_draft=force_draft), yes=yes)
+    return ready_to_launch(
+        lambda: prepare(target, draft, settings, force_draft=force_draft, profile=profile), yes=yes
+    )
 
 
 def typed_draft(launch: Launch) -> str:
     """The draft as it is typed after `--draft`."""
-    return launch.draft.id if launch.draft is not None else launch.load.draft.kind if launch.load else "none"
+    if launch.draft is not None:
+        return launch.draft.id
+    return launch.load.draft.code or launch.load.draft.kind if launch.load else "none"
 
 
 def new_session(

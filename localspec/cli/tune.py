@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec.cli import output, shared
-from localspec.errors import UsageError
-from localspec.options import AUTO_N_DRAFT, KV_TYPES, OPTIONS
+from localspec.cli import output, shared, tune_inputs
+from localspec.options import AUTO_N_DRAFT, OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from localspec.measure.tune_runs import Effort
     from localspec.measure.tune_sweeps import Knobs
     from localspec.settings import Settings
+    from localspec.worker.protocol import Load
 
 
 def command(  # Typer's way to name flags
@@ -46,6 +46,28 @@ def command(  # Typer's way to name flags
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="Measure every draft length too, and say what was missed.")
     ] = False,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--tokens",
+            min=32,
+            max=100_000,
+            metavar="N",
+            help="Tokens of each answer. Default: 256, with --quick 128.",
+            show_default=False,
+        ),
+    ] = None,
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            "--repeats",
+            min=2,
+            max=1000,
+            metavar="N",
+            help="Answers to each prompt in which the choice has to win. Default: 3, with --quick 2.",
+            show_default=False,
+        ),
+    ] = None,
     temperature: Annotated[
         str,
         typer.Option(
@@ -78,7 +100,16 @@ def command(  # Typer's way to name flags
         typer.Option(
             "--batch",
             metavar="N[,N...]",
-            help="Prompt tokens at once to try, by prompt speed. Default: not tried.",
+            help="Prompt tokens in one evaluation to try, by prompt speed. Default: not tried.",
+            show_default=False,
+        ),
+    ] = "",
+    ubatch: Annotated[
+        str,
+        typer.Option(
+            "--ubatch",
+            metavar="N[,N...]",
+            help="Tokens computed at once to try, by prompt speed. Default: 128 to 2048 where a GPU computes.",
             show_default=False,
         ),
     ] = "",
@@ -101,6 +132,7 @@ def command(  # Typer's way to name flags
             show_default=False,
         ),
     ] = "",
+    lookup: shared.Lookup = None,
     top_p: shared.TopP = None,
     top_k: shared.TopK = None,
     seed: shared.Seed = None,
@@ -108,6 +140,25 @@ def command(  # Typer's way to name flags
     ctx: shared.Ctx = None,
     gpu_layers: shared.GpuLayers = None,
     draft_gpu_layers: shared.DraftGpuLayers = None,
+    draft_device: Annotated[
+        str,
+        typer.Option(
+            "--draft-device",
+            metavar="DEVICE[,DEVICE...]",
+            help="Where a draft model runs; with several, the others are tried for the fastest draft. Default: auto.",
+            show_default=False,
+        ),
+    ] = "",
+    draft_threads: Annotated[
+        str,
+        typer.Option(
+            "--draft-threads",
+            metavar="N[,N...]",
+            help="CPU threads of the draft to try, the first one unless another is faster. Default: as the target's.",
+            show_default=False,
+        ),
+    ] = "",
+    draft_kv: shared.DraftKv = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Download a missing target without asking.")
     ] = False,
@@ -120,9 +171,7 @@ def command(  # Typer's way to name flags
     localspec run uses the result by itself. Ctrl+C shows the best so far; it is saved if it was confirmed by then.
     """
     from localspec.measure.prompts import BUILT_IN, read_prompt_files
-    from localspec.measure.tune_runs import QUICK, Effort
     from localspec.profiles import check_name
-    from localspec.settings import load_settings
 
     if name:
         check_name(name)
@@ -130,29 +179,25 @@ def command(  # Typer's way to name flags
         from localspec.cli.pictures import make_folder
 
         make_folder(report)
-    temperatures = _numbers("--temp", temperature, float)
-    counts = _numbers("--threads", threads, int)
-    batches = _numbers("--batch", batch, int)
-    types = [word.strip().lower() for word in kv.split(",") if word.strip()]
-    firsts = {"temperature": temperatures, "kv": types, "threads": counts, "batch": batches}
-    flags = shared.settings_typed(locals(), *firsts)
-    flags |= {key: values[0] for key, values in firsts.items() if values}
-    settings = load_settings(flags)
-    for key, values in firsts.items():
-        for value in values[1:]:
-            load_settings(flags | {key: value})  # refuses what cannot be, in the same words
+    lists = tune_inputs.lists(
+        temperature=temperature,
+        kv=kv,
+        threads=threads,
+        batch=batch,
+        ubatch=ubatch,
+        draft_device=draft_device,
+        draft_threads=draft_threads,
+    )
+    settings = tune_inputs.settings_of(shared.settings_typed(locals(), *lists), lists)
     prompts = read_prompt_files(prompt_file) if prompt_file else BUILT_IN
-    launch = shared.prepared(target or _last_target(settings), "none", settings, force_draft=False, yes=yes)
-    candidates = _candidates(launch, drafts, settings)
-    knobs = _knobs(types or [settings.kv, "f16", "q8_0"], counts, batches, temperatures)
-    effort = QUICK if quick else Effort()
+    launch = shared.prepared(target or _last_target(settings), "none", settings, yes=yes)
     return _tune(
         launch,
         settings,
-        candidates,
+        tune_inputs.candidates(launch, drafts),
         prompts,
-        effort,
-        knobs,
+        tune_inputs.effort(quick, tokens, repeats),
+        tune_inputs.knobs(lists, settings),
         exhaustive=exhaustive,
         name=name,
         folder=report,
@@ -165,57 +210,6 @@ def _last_target(settings: Settings) -> str:
     from localspec.launch import prepare
 
     return prepare(None, None, settings).target.id
-
-
-def _numbers(flag: str, text: str, kind: type[Any]) -> list[Any]:
-    try:
-        return [kind(part) for part in text.replace(" ", ",").split(",") if part]
-    except ValueError as error:
-        raise UsageError(
-            f"{flag} {text} is not allowed.",
-            why="Allowed: numbers with commas between them.",
-            hint="localspec tune --help",
-        ) from error
-
-
-def _candidates(launch: Launch, names: str, settings: Settings) -> list[Candidate]:
-    from localspec.measure.tune_drafts import named, on_disk
-    from localspec.models.catalog import load_catalog
-    from localspec.settings import load_state
-
-    catalog = load_catalog()
-    layers = settings.draft_gpu_layers
-    if names.strip():
-        wanted = [part for part in names.split(",") if part.strip()]
-        return named(wanted, launch.target, catalog, gpu_layers=layers)
-    found, notes = on_disk(launch.target, catalog, load_state(), gpu_layers=layers)
-    for note in notes:
-        output.say(note)
-    return found
-
-
-def _knobs(types: list[str], threads: list[int], batches: list[int], temperatures: list[float]) -> Knobs:
-    from localspec.measure.tune_sweeps import Knobs
-    from localspec.profiles import this_machine
-
-    types = [word for word in dict.fromkeys(types) if word in KV_TYPES]
-    return Knobs(
-        kv=tuple(types) if len(types) > 1 else (),
-        flash_attn=("auto", "off"),
-        split_mode=("layer", "row", "none") if len(this_machine().gpus) > 1 else (),
-        threads=tuple(threads or _thread_counts()),
-        batch=tuple(batches),
-        temperatures=tuple(temperatures),
-    )
-
-
-def _thread_counts() -> list[int]:
-    """Half the cores, all of them, and all that the system shows; most CPUs are fastest near one of these."""
-    import psutil
-
-    logical = psutil.cpu_count() or 1
-    physical = psutil.cpu_count(logical=False) or logical
-    return sorted({max(physical // 2, 1), physical, logical})
 
 
 def _tune(
@@ -236,16 +230,18 @@ def _tune(
     from localspec.measure.tune import tune
     from localspec.worker.process import Worker
 
-    assert launch.load is not None
     when, _ = shared.begin()
     output.say(f"Drafters to try: {', '.join(['no draft', *(one.label for one in candidates)])}.")
-    base = replace(launch.load, n_draft=min(AUTO_N_DRAFT, settings.batch - 1), auto=False)
+    if settings.lookup:
+        output.say(
+            "Lookup searches your files too. They are not kept in the profile: give --lookup to run as well."
+        )
     with Worker() as worker, ctrl_c_stops(worker) as interrupted:
         shown = Shown()
         try:
             tuned = tune(
                 worker,
-                base,
+                _base(launch, settings),
                 candidates,
                 prompts,
                 effort,
@@ -266,6 +262,17 @@ def _tune(
         return shared.nothing_measured()
     _finish(tuned, launch, when, name=name, folder=folder, as_json=as_json)
     return shared.end(tuned.error, partial=tuned.partial)
+
+
+def _base(launch: Launch, settings: Settings) -> Load:
+    """What is loaded first, and what everything that is tried differs from."""
+    assert launch.load is not None
+    return replace(
+        launch.load,
+        n_draft=min(AUTO_N_DRAFT, launch.load.at_once - 1),
+        auto=False,
+        lookup_files=settings.lookup_files,
+    )
 
 
 def _finish(

@@ -13,6 +13,7 @@ from localspec.measure.tune_cells import CellResult, Profile, Sweep
 if TYPE_CHECKING:
     from localspec.measure.figures import Ratio
     from localspec.measure.tune_found import Raced, Tuned
+    from localspec.worker.protocol import Load
 
 _WIDTH = 80
 _KINDS = 4
@@ -146,11 +147,17 @@ def _proof(tuned: Tuned) -> list[str]:
     proof = tuned.exhaustive
     assert proof is not None
     share = proof.clever_seconds / proof.seconds if proof.seconds else 0.0
+    noise = "" if proof.real or proof.gap <= 0 else " (within noise)"
     best = f"{name(tuned, proof.best)} at {proof.best.tok_s:.2f} tok/s"
     return [
-        f"Exhaustive: {len(proof.results)} cells in {clock(proof.seconds)} min; the best is {best}.",
-        f"  The choice is {max(proof.gap, 0.0):.1%} slower than that, found in {clock(proof.clever_seconds)} min"
-        f" ({share:.0%} of the time).",
+        *_wrapped(
+            f"Exhaustive: {len(proof.results)} cells in {clock(proof.seconds)} min; the best is {best}.",
+            first="",
+        ),
+        *_wrapped(
+            f"The choice is {max(proof.gap, 0.0):.1%} slower than that{noise}, found in"
+            f" {clock(proof.clever_seconds)} min ({share:.0%} of the time)."
+        ),
     ]
 
 
@@ -166,12 +173,24 @@ def _settings(tuned: Tuned) -> list[str]:
         f"--threads {threads}",
         *([f"--flash-attn {load.flash_attn}"] if load.flash_attn != tuned.base.flash_attn else []),
         *([f"--split-mode {load.split_mode}"] if load.split_mode != tuned.base.split_mode else []),
-        *([f"batch = {load.n_batch}"] if load.n_batch != tuned.base.n_batch else []),
+        *([f"--batch {load.n_batch}"] if load.n_batch != tuned.base.n_batch else []),
+        *([f"--ubatch {load.n_ubatch}"] if load.n_ubatch else []),
+        *([] if choice.cell.off else _draft_flags(load)),
     ]
     lines = ["Settings: " + " ".join(words)]
     if not choice.cell.off and choice.memory:
         lines += _wrapped(f"The draft takes {size(choice.memory)} of memory.")
     return lines
+
+
+def _draft_flags(load: Load) -> list[str]:
+    spec = load.draft
+    return [
+        *([f"--draft-device {spec.device}"] if spec.device != "auto" else []),
+        *([f"--draft-gpu-layers {spec.gpu_layers}"] if spec.gpu_layers >= 0 else []),
+        *([f"--draft-threads {spec.threads}"] if spec.threads else []),
+        *([f"--draft-kv {spec.kv_type}"] if spec.kv_type else []),
+    ]
 
 
 def _ending(tuned: Tuned, profile: Path | None) -> list[str]:

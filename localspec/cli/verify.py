@@ -30,6 +30,7 @@ def command(
     ] = None,
     draft: shared.Draft = None,
     n_draft: shared.NDraft = None,
+    lookup: shared.Lookup = None,
     quick: Annotated[bool, typer.Option("--quick", help="Four questions, shorter answers.")] = False,
     tokens: Annotated[
         int | None,
@@ -51,8 +52,15 @@ def command(
     ctx: shared.Ctx = None,
     gpu_layers: shared.GpuLayers = None,
     draft_gpu_layers: shared.DraftGpuLayers = None,
+    draft_device: shared.DraftDevice = None,
+    draft_threads: shared.DraftThreads = None,
+    draft_kv: shared.DraftKv = None,
+    overlap: shared.Overlap = None,
     kv: shared.Kv = None,
     threads: shared.Threads = None,
+    batch: shared.Batch = None,
+    ubatch: shared.Ubatch = None,
+    profile: shared.Profile = "auto",
     force_draft: shared.ForceDraft = False,
     yes: shared.Yes = False,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON object.")] = False,
@@ -60,7 +68,8 @@ def command(
     """Compare answers with and without the draft, token by token.
 
     Asked at temperature 0 and at 0.7 with a seed. Exit code 0: identical; 1: at least one answer differs. With
-    another cache type than f16 it also tells how far that changes the text, which no draft does.
+    another cache type than f16 it also tells how far that changes the text, which no draft does. Settings that
+    localspec tune saved are used as in a chat.
     """
     typed = shared.settings_typed(locals())
     from localspec.settings import load_settings
@@ -71,8 +80,11 @@ def command(
     questions = read_prompt_files(prompt_file) if prompt_file else QUESTIONS
     if quick:
         questions = questions[:_QUICK_QUESTIONS]
-    launch = shared.prepared(target, draft, settings, force_draft=force_draft, yes=yes)
-    return _verify(launch, settings, questions, tokens or (_QUICK_TOKENS if quick else _TOKENS), as_json=json)
+    launch = shared.prepared(target, draft, settings, profile=profile, force_draft=force_draft, yes=yes)
+    for sentence in launch.notes:
+        output.say(sentence)
+    length = tokens or (_QUICK_TOKENS if quick else _TOKENS)
+    return _verify(launch, launch.settings or settings, questions, length, as_json=json)
 
 
 def _samplings(settings: Settings) -> tuple[Sampling, Sampling]:
@@ -228,7 +240,9 @@ def _settings(launch: Launch, settings: Settings, questions: Sequence[Prompt], t
     return {
         "target": launch.target.id,
         "draft": shared.typed_draft(launch),
-        "n_draft": settings.n_draft,
+        "profile": launch.profile or None,
+        "n_draft": launch.load.n_draft if launch.load else None,
+        "auto": launch.load.auto if launch.load else None,
         "kv": settings.kv,
         "tokens": tokens,
         "temperatures": [one.temperature for one in _samplings(settings)],

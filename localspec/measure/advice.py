@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from localspec.custom import looks_custom
 from localspec.measure.figures import best_length, predicted_gain
 from localspec.measure.surroundings import BUSY_SHARE
 from localspec.memory.devices import human
@@ -15,6 +16,7 @@ _FALLING = 0.85  # acceptance deep in the answer over acceptance at its start
 _HEAVY_STEP = 0.5  # of a target step
 _FULL = 0.97
 _CLEAR = 1.1  # a single answer's speedup is not told from none below this factor
+_CLEAR_OF_ESTIMATE = 1.25  # the same where no plain step was made in it
 _CONTEXT = 0.85
 _HELD = 0.1  # of the GPU's memory, from which other programs matter
 _SCARCE = 0.08  # of the RAM
@@ -102,21 +104,25 @@ class Seen:
     @property
     def is_model(self) -> bool:
         """Whether a second model drafts."""
-        return self.draft not in ("", "none", "lookup", "mtp")
+        return self.draft not in ("", "none", "lookup", "mtp") and not looks_custom(self.draft)
 
     @property
     def gains(self) -> bool:
         """The draft is faster beyond noise."""
         if self.one_answer:
-            return self.speedup is not None and self.speedup > _CLEAR
+            return self.speedup is not None and self.speedup > self._clear
         return self.low is not None and self.low > 1
 
     @property
     def loses(self) -> bool:
         """The draft is slower beyond noise."""
         if self.one_answer:
-            return self.speedup is not None and self.speedup < 1 / _CLEAR
+            return self.speedup is not None and self.speedup < 1 / self._clear
         return self.high is not None and self.high < 1
+
+    @property
+    def _clear(self) -> float:
+        return _CLEAR if self.auto else _CLEAR_OF_ESTIMATE
 
 
 def advise(seen: Seen) -> list[Advice]:
@@ -273,7 +279,7 @@ def _draft_on_cpu(seen: Seen) -> Advice | None:
     return Advice(
         f"The target is on the GPU, the draft on the CPU{_step(seen)}.",
         "A draft beside the GPU often takes longer than it saves.",
-        f"localspec bench {seen.target}{_draft(seen)} --draft-gpu-layers -1 --kv q8_0",
+        f"localspec bench {seen.target}{_draft(seen)} --draft-device auto --draft-gpu-layers -1 --kv q8_0",
     )
 
 

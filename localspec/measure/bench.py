@@ -226,7 +226,7 @@ class _Job:
         self._all = (
             protocol.repeats * len(measured.prompts) * self._sides
             + 1
-            + self._sides * max(protocol.lengths, default=0) / protocol.tokens
+            + self._sides * self._longest() / protocol.tokens
         )
 
     def run(self) -> None:
@@ -302,26 +302,47 @@ class _Job:
         depth = sum(prompt_tokens) // len(prompt_tokens) + (protocol.skip + protocol.tokens) // 2
         longest = max((len(run.window.drafted_at) for run in measured.runs), default=0)
         sizes = {*MeasureCosts().sizes, *range(1, longest + 2)}
-        measured.costs = self._worker.costs(
-            MeasureCosts(tuple(sorted(sizes)), depth=depth, seconds=protocol.cost_seconds)
-        )
+        command = MeasureCosts(tuple(sorted(sizes)), depth=depth, seconds=protocol.cost_seconds)
+        try:
+            measured.costs = self._worker.costs(command)
+        except LocalspecError:
+            if self._cancelled():
+                raise StoppedError from None
+            raise
+        if self._cancelled():  # what it has is kept, and is not all
+            raise StoppedError
         self._done += 1
 
     def _depths(self) -> None:
         """One long answer a side; the speed of the tokens before each length."""
         measured, protocol = self._measured, self._measured.protocol
-        prompt = next((one for one in measured.prompts if one.kind == "prose"), measured.prompts[0])
-        longest = max(protocol.lengths)
+        prompt, longest = self._long_prompt, self._longest()
+        if not longest:
+            return
         for drafted in (False, True)[: self._sides]:
             where = Progress("lengths", 0.0, kind=prompt.kind, drafted=drafted)
             rounds, finished = self._answer(prompt, drafted, longest, where)
-            for length in sorted(set(protocol.lengths)):
+            for length in sorted({one for one in protocol.lengths if one <= longest}):
                 start = max(length - _DEPTH_TOKENS, min(protocol.skip, length // 2))
                 window = figures.window(rounds, start, length)
                 if window is not None and rounds[-1].completion_tokens >= length:
                     context = finished.stats.prompt_tokens + length
                     measured.depths.append(DepthPoint(length, context, drafted, window))
             self._done += longest / protocol.tokens
+
+    @property
+    def _long_prompt(self) -> Prompt:
+        """What the long answers are about."""
+        prompts = self._measured.prompts
+        return next((one for one in prompts if one.kind == "prose"), prompts[0])
+
+    def _longest(self) -> int:
+        """The greatest length that is measured: beyond the end of the context an answer would be made for nothing."""
+        measured = self._measured
+        number = measured.prompts.index(self._long_prompt)
+        asked = [run.stats.prompt_tokens for run in measured.runs if run.prompt == number]
+        room = measured.ready.context_size - max(asked, default=0)
+        return max((one for one in measured.protocol.lengths if one <= room), default=0)
 
     def _tell(self, event: Progress, part: float = 0.0) -> None:
         """Report with the share that is done and the time that is left, as it went so far."""

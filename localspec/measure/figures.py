@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from localspec.spec.stats import Stats
+from localspec.spec.stats import Source, Stats
 
 Verdict = Literal["faster", "slower", "within noise"]
+VERDICTS: Mapping[Verdict, str] = {
+    "faster": "The draft is faster",
+    "slower": "Off is fastest: the draft is slower",
+    "within noise": "Within noise: neither is faster",
+}
+"""How each is said."""
 
 # Two-sided 95 % points of Student's t for 1, 2, ... degrees of freedom.
 _T95 = (
@@ -38,6 +44,8 @@ class Window:
     """Of `seconds`, the part in which the drafter worked."""
     drafted_at: tuple[int, ...]
     accepted_at: tuple[int, ...]
+    by_source: dict[str, Source] = field(default_factory=dict)
+    """As in `Stats.by_source`."""
 
     @property
     def tok_s(self) -> float | None:
@@ -90,6 +98,11 @@ def between(first: Stats, last: Stats) -> Window:
         draft_s=last.draft_s - first.draft_s,
         drafted_at=_less(last.drafted_at, first.drafted_at, width),
         accepted_at=_less(last.accepted_at, first.accepted_at, width),
+        by_source={
+            name: found
+            for name, source in last.by_source.items()
+            if (found := source - first.by_source.get(name, Source())).rounds
+        },
     )
 
 
@@ -101,11 +114,13 @@ def window(rounds: Sequence[Stats], skip: int, stop: int) -> Window | None:
         skip: Tokens left out at the start.
         stop: Tokens at which the window closes; an answer that ended before closes it there.
     """
-    opening = next((stats for stats in rounds if stats.completion_tokens >= skip), None)
+    opening = next((at for at, stats in enumerate(rounds) if stats.completion_tokens >= skip), None)
     if opening is None:
         return None
-    closing = next((stats for stats in rounds if stats.completion_tokens >= stop), rounds[-1])
-    found = between(opening, closing)
+    closing = next((at for at, stats in enumerate(rounds) if stats.completion_tokens >= stop), None)
+    if closing == opening > 0:
+        opening -= 1  # one long draft led from before `skip` to the end: that round is what there is
+    found = between(rounds[opening], rounds[-1 if closing is None else closing])
     return found if found.tokens > 0 and found.seconds > 0 else None
 
 
@@ -125,6 +140,10 @@ def join(windows: Iterable[Window]) -> Window | None:
         draft_s=sum(one.draft_s for one in found),
         drafted_at=tuple(sum(_at(one.drafted_at, i) for one in found) for i in range(width)),
         accepted_at=tuple(sum(_at(one.accepted_at, i) for one in found) for i in range(width)),
+        by_source={
+            name: sum((one.by_source.get(name, Source()) for one in found), Source())
+            for name in dict.fromkeys(name for one in found for name in one.by_source)
+        },
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import UsageError
+from localspec.models.text import shell_word
 from localspec.worker.protocol import Message
 
 SEED = 1234
@@ -190,12 +191,9 @@ def read_prompt_files(paths: Sequence[Path]) -> tuple[Prompt, ...]:
     The kind of a text file is its name without the ending; that of a JSON line without one is the file's.
 
     Raises:
-        UsageError: A file that cannot be read, is empty, or has a line without a prompt; or no file at all.
+        UsageError: A file that cannot be read, is empty, or has a line without a prompt.
     """
-    found = tuple(prompt for path in paths for prompt in _read(path))
-    if not found:
-        raise UsageError("There is no prompt to measure with.", hint="localspec bench --help")
-    return found
+    return tuple(prompt for path in paths for prompt in _read(path))
 
 
 def _read(path: Path) -> list[Prompt]:
@@ -205,15 +203,16 @@ def _read(path: Path) -> list[Prompt]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "It is not UTF-8 text"
         raise UsageError(
-            f"The prompt file {path} cannot be read.", why=f"{reason}.", hint=f"ls -l {path}"
+            f"The prompt file {path} cannot be read.", why=f"{reason}.", hint=f"ls -l {shell_word(str(path))}"
         ) from error
     if len(text) > _LARGEST:
         raise UsageError(f"The prompt file {path} is larger than {_LARGEST:,} characters.")
     if path.suffix.lower() in (".jsonl", ".ndjson"):
         lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        return [_from_line(path, number, line) for number, line in lines]
+        if lines:
+            return [_from_line(path, number, line) for number, line in lines]
     if not text.strip():
-        raise UsageError(f"The prompt file {path} is empty.")
+        raise UsageError(f"The prompt file {path} is empty.", hint=f"ls -l {shell_word(str(path))}")
     return [Prompt(path.stem, text.strip("\r\n"))]
 
 
@@ -222,7 +221,9 @@ def _from_line(path: Path, number: int, line: str) -> Prompt:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise UsageError(f"{where} is not JSON.", why=f"{error}.") from error
+        raise UsageError(
+            f"{where} is not JSON.", why=f"{error}.", hint=f"sed -n {number}p {shell_word(str(path))}"
+        ) from error
     if isinstance(value, str):
         value = {"prompt": value}
     fields = value if isinstance(value, dict) else {}
@@ -231,6 +232,6 @@ def _from_line(path: Path, number: int, line: str) -> Prompt:
         raise UsageError(
             f"{where} has no prompt.",
             why='A line looks like {"prompt": "...", "kind": "code"}.',
-            hint=f"edit {path}",
+            hint=f"sed -n {number}p {shell_word(str(path))}",
         )
     return Prompt(kind or path.stem, text, system)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from localspec.measure import report_speed
+from localspec.measure.figures import VERDICTS
 from localspec.measure.report_data import (
     Bars,
     Intervals,
@@ -233,11 +234,7 @@ def kinds(result: Json) -> Section:
     value, low = marks[-1][1], marks[-1][2]
     ends = between(at(list(sides.values())[-1], "speedup_interval"), "×")
     noise = f" (95 % interval {ends})" if low is not None else " (one pair: its noise is not known)"
-    words = {
-        "faster": "the draft is faster",
-        "slower": "off is fastest: the draft is slower",
-        "within noise": "within noise neither is faster",
-    }
+    words = {str(name): said[0].lower() + said[1:] for name, said in VERDICTS.items()}
     verdict = "" if low is None else words.get(str(at(result, "verdict")), "")
     sentence = (
         f"All prompts together: {value:.2f}×{noise}{'; ' + verdict if verdict else ''}. Right of the line at 1× "

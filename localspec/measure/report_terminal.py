@@ -54,7 +54,7 @@ def _draw(title: str, plot: Lines, width: int, height: int, colour: bool) -> str
     rows = height - 5
     top = (max(max(one.y) for one in series) or 1) * rows / max(rows - named - 1, rows // 3)
     plotext.ylim(0, top)
-    step = _step(top / 6)
+    step = round_step(top / 6)
     marks = [step * i for i in range(int(top / step) + 1)]
     plotext.yticks(marks, [f"{mark:.0%}" if plot.percent else f"{mark:g}" for mark in marks])
     names = plot.x_names or {x: f"{x:g}" for one in plot.series for x in one.x}
@@ -80,7 +80,7 @@ def _shown(plot: Lines, colour: bool) -> list[Series]:
     )
 
 
-def _step(least: float) -> float:
+def round_step(least: float) -> float:
     """The round number, 1, 2 or 5 with zeros, from `least` on."""
     power: float = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)

@@ -17,6 +17,7 @@ from localspec.measure.figures import Ratio, Window
 
 FORMAT = 1
 """Of the JSON object; a change that readers must know of raises it."""
+_NOT_SETTINGS = ("kind", "path", "off_reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,7 @@ def to_json(
     files: Mapping[str, Sequence[Mapping[str, Any]]],
     surroundings: Mapping[str, Any],
     advice: Sequence[Mapping[str, str]],
+    profile: str = "",
 ) -> dict[str, Any]:
     """The object of `localspec bench --json`. Its names are an interface.
 
@@ -195,6 +197,7 @@ def to_json(
         files: For `target` and `draft`, name, size and sha256 of each file.
         surroundings: What else used the machine.
         advice: What to do about it.
+        profile: The saved profile that some of the settings come from; empty = none.
     """
     measured, together = result.measured, result.together
     ready, costs = measured.ready, measured.costs
@@ -219,17 +222,24 @@ def to_json(
             for point in measured.depths
         ],
         "runs": [_run_json(run) for run in measured.runs],
-        "draft": {"state": ready.draft.state, "reason": ready.draft.reason, "name": ready.draft.name},
+        "draft": {
+            "state": ready.draft.state,
+            "reason": ready.draft.reason,
+            "name": ready.draft.name,
+            "overlap": ready.draft.overlap,
+            "overlap_reason": ready.draft.no_overlap,
+        },
         "protocol": {
             **asdict(measured.protocol),
             "lengths": list(measured.protocol.lengths),
             "prompts": [{"kind": one.kind, "digest": one.digest} for one in measured.prompts],
         },
         "settings": {
-            **{key: load[key] for key in ("n_draft", "auto", "n_ctx", "n_batch", "gpu_layers", "kv_type")},
+            **{key: value for key, value in load.items() if key not in ("target", "draft", "template_file")},
+            **{f"draft_{key}": value for key, value in load["draft"].items() if key not in _NOT_SETTINGS},
             "target": names["target"],
             "draft": names["draft"],
-            "draft_gpu_layers": load["draft"]["gpu_layers"],
+            "profile": profile or None,
             "threads": ready.threads,
             **asdict(measured.sampling),
         },
@@ -322,6 +332,7 @@ def _window_json(window: Window) -> dict[str, Any]:
         "mean_accepted_length": window.mean_accepted_length,
         "per_position": list(window.per_position),
         "per_position_unconditional": list(window.per_position_unconditional),
+        "by_source": {name: source.to_json() for name, source in window.by_source.items()},
     }
 
 

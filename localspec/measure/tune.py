@@ -185,7 +185,7 @@ class _Tuner:
     def _profile(self, candidate: Candidate, ready: Ready) -> Profile:
         """Costs, and what is accepted, unless nothing could make this drafter pay."""
         costs = self._costs(candidate, ready)
-        limit = max(1, min(LONGEST, max(costs.verify) - 1, self._tuned.base.n_batch - 1))
+        limit = max(1, min(LONGEST, max(costs.verify) - 1, self._tuned.base.at_once - 1))
         self._limits[candidate.name] = limit
         parts = Parts.of(costs, free=candidate.free)
         longest = useful_length(parts, limit)
@@ -333,7 +333,8 @@ class _Tuner:
         best = max([off, *grid], key=lambda one: one.speedup.value)
         own = next((one for one in grid if one.cell == tuned.choice.cell), off)
         gap = 1 - own.speedup.value / best.speedup.value
-        tuned.exhaustive = Exhaustive(tuple(grid), runner.clock() - began, clever, best, gap)
+        real = own is not best and beyond_noise(against(best, own))
+        tuned.exhaustive = Exhaustive(tuple(grid), runner.clock() - began, clever, best, gap, real)
 
     # ------------------------------------------------------------------ loads
 

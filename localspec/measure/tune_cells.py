@@ -222,7 +222,7 @@ class Sweep:
     """One variable at a time, everything else as chosen."""
 
     variable: str
-    """`kv`, `threads`, `batch` or `temperature`."""
+    """`kv`, `threads`, `ubatch`, `temperature`, ..."""
     unit: str
     rows: tuple[tuple[str, float, Ratio | None], ...]
     """Value, figure, and over the value in use; None for that one itself."""

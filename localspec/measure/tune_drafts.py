@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
+from localspec.custom import looks_custom
 from localspec.errors import LocalspecError, UsageError
 from localspec.measure.tune_cells import OFF, Candidate
 from localspec.models import gguf, pairing
@@ -19,7 +22,7 @@ _LABEL = 28
 
 
 def on_disk(
-    target: ModelRef, catalog: Catalog, state: State, *, gpu_layers: int = -1
+    target: ModelRef, catalog: Catalog, state: State, *, like: DraftSpec | None = None
 ) -> tuple[list[Candidate], list[str]]:
     """Everything that could draft for a target and needs no download.
 
@@ -30,7 +33,7 @@ def on_disk(
         target: On this disk.
         catalog: Where names come from.
         state: What `run` remembers.
-        gpu_layers: Of each draft.
+        like: Where and how each draft runs: layers, device, threads, cache type.
 
     Returns:
         The drafters, and a sentence about each that was found and does not match.
@@ -46,19 +49,19 @@ def on_disk(
         seen.add(path.resolve())
         try:
             pairing.check(target.path, path).raise_if_bad()
-            found.append(_model(ref, path, gpu_layers))
+            found.append(_model(ref, path, like))
         except LocalspecError as error:
             notes.append(f"{_short(ref.id)} is left out: {error.message}")
     if gguf.read_header(target.path).next_token_block:
-        found.append(_own_block())
+        found.append(_own_block(like))
     found.append(_lookup())
     return found, notes
 
 
 def named(
-    names: Sequence[str], target: ModelRef, catalog: Catalog, *, gpu_layers: int = -1
+    names: Sequence[str], target: ModelRef, catalog: Catalog, *, like: DraftSpec | None = None
 ) -> list[Candidate]:
-    """The drafters that a person names. No draft is always tried, so naming it adds nothing.
+    """The drafters that a person names. No draft is always tried, so naming it adds nothing. See `on_disk`.
 
     Raises:
         LocalspecError: A name that nothing resolves, or a draft that does not belong to the target.
@@ -71,8 +74,14 @@ def named(
         if word == OFF:
             continue
         if word in ("lookup", "mtp"):
-            found[word] = _lookup() if word == "lookup" else _own_block()
+            found[word] = _lookup() if word == "lookup" else _own_block(like)
             continue
+        if looks_custom(name.strip()) and not catalog.knows(name):
+            raise UsageError(
+                f"{printable(name.strip())} is not tried.",
+                why="A profile would run that code in later chats unasked; bench measures it.",
+                hint=f"localspec bench {shell_word(target.id)} --draft {shell_word(name.strip())}",
+            )
         ref = catalog.resolve(name.strip(), role="draft", target=target)
         if ref.path is None:
             raise UsageError(
@@ -83,11 +92,11 @@ def named(
         if (
             gguf.read_header(ref.path).kind == "draft-head"
         ):  # a sidecar; the engine tells whether it can run it
-            spec = DraftSpec("mtp", str(ref.path), gpu_layers)
+            spec = _spec("mtp", ref.path, like)
             found[ref.id] = Candidate(ref.id, spec, _short(ref.id), gguf.read_header(ref.path).size_bytes)
             continue
         pairing.check(target.path, ref.path).raise_if_bad()
-        found[ref.id] = _model(ref, ref.path, gpu_layers)
+        found[ref.id] = _model(ref, ref.path, like)
     return list(found.values())
 
 
@@ -131,17 +140,23 @@ def _neighbours(target: Path) -> list[Path]:
     return [path for _, path in sorted(found)[:_MOST_NEIGHBOURS]]
 
 
-def _model(ref: ModelRef, path: Path, gpu_layers: int) -> Candidate:
+def _spec(kind: Literal["model", "mtp"], path: Path, like: DraftSpec | None) -> DraftSpec:
+    return replace(like or DraftSpec(), kind=kind, path=str(path), off_reason="")
+
+
+def _model(ref: ModelRef, path: Path, like: DraftSpec | None) -> Candidate:
     size = gguf.read_header(path).size_bytes
-    return Candidate(ref.id, DraftSpec("model", str(path), gpu_layers), _short(ref.id), size)
+    return Candidate(ref.id, _spec("model", path, like), _short(ref.id), size)
 
 
 def _lookup() -> Candidate:
     return Candidate("lookup", DraftSpec("lookup"), "lookup")
 
 
-def _own_block() -> Candidate:
-    return Candidate("mtp", DraftSpec("mtp"), "mtp")
+def _own_block(like: DraftSpec | None) -> Candidate:
+    """It runs where the target does."""
+    like = like or DraftSpec()
+    return Candidate("mtp", DraftSpec("mtp", threads=like.threads, kv_type=like.kv_type), "mtp")
 
 
 def _short(name: str) -> str:

@@ -43,6 +43,8 @@ class Exhaustive:
     best: CellResult
     gap: float
     """How much slower the chosen cell is than the best one, both as measured here."""
+    real: bool = False
+    """The gap is beyond noise. The best of many noisy figures lies above its own speed."""
 
 
 Event = Step | Profile | Raced | Sweep | str

@@ -10,6 +10,8 @@ from localspec import profiles
 from localspec.measure.result import head, machine, ratio_json
 from localspec.measure.tune_cells import CellResult, Profile, Sweep
 from localspec.measure.tune_found import Tuned
+from localspec.settings import Settings
+from localspec.worker.protocol import Load
 
 FORMAT = 1
 """Of the JSON object; a change that readers must know of raises it."""
@@ -66,14 +68,27 @@ def best_json(tuned: Tuned) -> dict[str, Any] | None:
         "kv": load.kv_type,
         "threads": load.threads or (tuned.ready.threads if tuned.ready else 0),
         "batch": load.n_batch,
+        "ubatch": load.at_once,
         "flash_attn": load.flash_attn,
         "split_mode": load.split_mode,
+        **(draft_settings(load) if load.draft.kind in ("model", "mtp") else {}),
         "decode_tok_s": choice.tok_s,
         "baseline_tok_s": baseline(choice),
         **ratio_json(choice.speedup),
         "memory_bytes": choice.memory,
         "verdict": tuned.verdict,
         "confirmed": tuned.confirmed,
+    }
+
+
+def draft_settings(load: Load) -> dict[str, str | int]:
+    """Where and how the draft runs, by the names of the settings."""
+    spec = load.draft
+    return {
+        "draft_device": spec.device,
+        "draft_gpu_layers": spec.gpu_layers,
+        "draft_threads": spec.threads,
+        "draft_kv": spec.kv_type,
     }
 
 
@@ -149,6 +164,7 @@ def _exhaustive_json(tuned: Tuned) -> dict[str, Any] | None:
         "time_s": found.seconds,
         "clever_time_s": found.clever_seconds,
         "gap": found.gap,
+        "gap_beyond_noise": found.real,
         "best": {**_name(found.best), "decode_tok_s": found.best.tok_s, **ratio_json(found.best.speedup)},
         "cells": [_cell_json(tuned, one) for one in found.results],
     }
@@ -180,13 +196,14 @@ def to_profile(tuned: Tuned, *, when: str, target: str, name: str) -> profiles.P
         del settings["n_draft"]
     if load.threads:
         settings["threads"] = load.threads
-    for setting, value, before in (
-        ("batch", load.n_batch, tuned.base.n_batch),
-        ("flash_attn", load.flash_attn, tuned.base.flash_attn),
-        ("split_mode", load.split_mode, tuned.base.split_mode),
-    ):
-        if value != before:
-            settings[setting] = value
+    others = {
+        "batch": load.n_batch,
+        "ubatch": load.n_ubatch,
+        "flash_attn": load.flash_attn,
+        "split_mode": load.split_mode,
+        **(draft_settings(load) if load.draft.kind in ("model", "mtp") else {}),
+    }
+    settings |= {key: value for key, value in others.items() if value != Settings.model_fields[key].default}
     ratio = choice.speedup
     figures: dict[str, float | str] = {
         "decode_tok_s": choice.tok_s,

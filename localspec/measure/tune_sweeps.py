@@ -1,6 +1,6 @@
 """The other settings, one at a time, everything else as chosen.
 
-Cache type, flash attention, threads, the split over several GPUs, batch, temperature.
+Cache type, flash attention, threads, the split over several GPUs, where the draft runs, batch, temperature.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ class Knobs:
     """Only where there are several GPUs."""
     threads: tuple[int, ...] = ()
     """Only where the target is computed by the CPU."""
+    draft_device: tuple[str, ...] = ()
+    """Only where the choice is a draft model, like the next one."""
+    draft_threads: tuple[int, ...] = ()
     batch: tuple[int, ...] = ()
+    ubatch: tuple[int, ...] = ()
+    ubatch_on_cpu: bool = False
+    """Try them where the CPU computes the target too: there they seldom matter."""
     temperatures: tuple[float, ...] = ()
     """Shown, never chosen: the temperature changes the text."""
 
@@ -38,6 +44,7 @@ class Knobs:
     def answers(self) -> int:
         """Answers a prompt that they take, about."""
         tried = len(self.kv) + len(self.flash_attn) + len(self.threads) + len(self.split_mode)
+        tried += len(self.draft_device) + len(self.draft_threads)
         return _REPEATS * (tried + 2 * len(self.temperatures))
 
 
@@ -124,12 +131,57 @@ class Sweeper:
                 change=lambda load, value: replace(load, split_mode=value),
                 measure=self._decode,
             ),
+            *self._placements(load, ready),
+            *self._batches(load, on_cpu=on_cpu),
+        ]
+
+    def _placements(self, load: Load, ready: Ready | None) -> list[_Variable]:
+        """Where and with how many threads a draft model runs."""
+        if load.draft.kind != "model":
+            return []
+        threads = load.draft.threads or load.threads or (ready.threads if ready is not None else 0)
+        return [
+            _Variable(
+                name="draft device",
+                unit="tok/s",
+                values=_with(load.draft.device, self._knobs.draft_device),
+                used=load.draft.device,
+                change=lambda load, value: replace(load, draft=replace(load.draft, device=value)),
+                measure=self._decode,
+            ),
+            _Variable(
+                name="draft threads",
+                unit="tok/s",
+                values=_with(threads, self._knobs.draft_threads),
+                used=threads,
+                change=lambda load, value: replace(load, draft=replace(load.draft, threads=value)),
+                measure=self._decode,
+            ),
+        ]
+
+    def _batches(self, load: Load, *, on_cpu: bool) -> list[_Variable]:
+        """By the speed of prompts. A round is computed at once, so the draft sets the least."""
+        least = max(8, 1 + self._cell.n_draft)
+        at_once = [value for value in self._knobs.ubatch if value >= least]
+        return [
             _Variable(
                 name="batch",
                 unit="prompt tok/s",
-                values=_with(load.n_batch, knobs.batch),
+                values=_with(load.n_batch, [value for value in self._knobs.batch if value >= least]),
                 used=load.n_batch,
-                change=lambda load, value: replace(load, n_batch=value, n_draft=min(load.n_draft, value - 1)),
+                change=lambda load, value: _with_draft_room(
+                    replace(load, n_batch=value, n_ubatch=min(load.n_ubatch, value))
+                ),
+                measure=self._prompts,
+            ),
+            _Variable(
+                name="ubatch",
+                unit="prompt tok/s",
+                values=_with(load.at_once, at_once) if self._knobs.ubatch_on_cpu or not on_cpu else (),
+                used=load.at_once,
+                change=lambda load, value: _with_draft_room(
+                    replace(load, n_batch=max(load.n_batch, value), n_ubatch=value)
+                ),
                 measure=self._prompts,
             ),
         ]
@@ -139,22 +191,25 @@ class Sweeper:
         base = variable.measure(load, f"{variable.name} {variable.used}")
         rows: list[tuple[str, float, Ratio | None]] = [(str(variable.used), _mean(base), None)]
         best, best_load, best_value = Ratio(1.0, 1.0, 1.0), load, variable.used
+        said: list[str] = []
         for value in variable.values:
             if value == variable.used:
                 continue
             changed = variable.change(load, value)
             try:
                 rates = variable.measure(changed, f"{variable.name} {value}")
-            except LocalspecError:
-                continue  # it does not fit, or llama.cpp refuses it
+            except LocalspecError as error:  # it does not fit, or llama.cpp refuses it
+                said.append(f"{value} is left out: {error.message}")
+                continue
             ratio = _over(rates, base)
             if beyond_noise(ratio) and ratio.value > best.value:
                 ratio = _over(rates, variable.measure(load, f"{variable.name} {variable.used} again"))
                 if beyond_noise(ratio) and ratio.value > best.value:
                     best, best_load, best_value = ratio, changed, value
             rows.append((str(value), _mean(rates), ratio))
-        note = variable.note(best_value) if best_value != variable.used else ""
-        self._found(Sweep(variable.name, variable.unit, tuple(rows), str(best_value), note))
+        if best_value != variable.used and (note := variable.note(best_value)):
+            said.append(note)
+        self._found(Sweep(variable.name, variable.unit, tuple(rows), str(best_value), " ".join(said)))
         return best_load
 
     def _decode(self, load: Load, what: str) -> _Rates:
@@ -193,6 +248,10 @@ class Sweeper:
         self._found(
             Sweep("temperature", "tok/s", tuple(rows), f"{before.temperature:g}", "x is over no draft.")
         )
+
+
+def _with_draft_room(load: Load) -> Load:
+    return replace(load, n_draft=min(load.n_draft, load.at_once - 1))
 
 
 def _with(used: Any, values: Sequence[Any]) -> tuple[Any, ...]:

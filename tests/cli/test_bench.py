@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from tests.cli.program import PRICED_HOST, environment, localspec
+from tests.cli.program import PRICED_HOST, environment, localspec, priced
 
 SHORT = ("--tokens", "80", "--skip", "20")
 
@@ -232,3 +233,54 @@ def test_the_whole_way_on_real_weights(tmp_path, demo_pair):
     assert found["cost_ratio"] > 0
     assert found["files"]["draft"][0]["sha256"]
     assert found["llama_cpp_commit"]
+
+
+def test_what_run_would_use_is_measured(tmp_path, models, tuned):
+    """Settings that tune saved count here as in a chat, and are told; what was typed goes before them."""
+    tuned()
+    short = ("bench", models["target"], *SHORT, "--repeats", "1", "--json")
+    done = priced(tmp_path, *short)
+    used = json.loads(done.stdout)["settings"]
+    assert {key: used[key] for key in ("draft", "n_draft", "auto", "kv_type", "profile")} == {
+        "draft": models["draft"],
+        "n_draft": 2,
+        "auto": False,
+        "kv_type": "q8_0",
+        "profile": "fast",
+    }
+    assert "(profile fast; --profile none leaves it out)" in " ".join(done.stderr.split())
+    assert done.stderr.index("profile fast") < done.stderr.index("tok/s"), "before the measurement"
+
+    typed = json.loads(priced(tmp_path, *short, "--n-draft", "3").stdout)["settings"]
+    assert (typed["n_draft"], typed["kv_type"], typed["profile"]) == (3, "q8_0", "fast")
+    without = priced(tmp_path, *short, "--profile", "none", "--draft", "lookup")
+    used = json.loads(without.stdout)["settings"]
+    assert (used["draft"], used["kv_type"], used["profile"]) == ("lookup", "f16", None)
+    assert "profile" not in without.stderr
+
+
+def test_where_tune_found_no_draft_only_plain_is_measured(tmp_path, models, tuned):
+    tuned("none")
+    done = priced(tmp_path, "bench", models["target"], *SHORT, "--repeats", "1")
+    assert done.returncode == 0, done.stderr
+    assert "draft off: no draft was the fastest when it was tuned" in " ".join(done.stdout.split())
+    assert "Tuned on 2026-11-30: --draft none" in done.stderr
+
+
+def test_lengths_beyond_the_context_cost_no_answer(tmp_path, models):
+    """The part that fits is measured; the rest is said before and after, and no answer runs into the end for it."""
+    base = ("bench", models["target"], "--draft", "lookup", "--n-draft", "4", *SHORT, "--repeats", "1")
+    done = priced(tmp_path, *base, "--ctx", "600", "--lengths", "100,50000")
+    assert done.returncode == 0, done.stderr
+    assert "Note: a context of 600 tokens ends before 50000; --ctx makes it longer." in done.stderr
+    assert re.search(r"^100 +", done.stdout, re.MULTILINE)
+    assert "tokens ended before 50000" in done.stdout
+    none = priced(tmp_path, *base, "--ctx", "600", "--lengths", "50000", "--json")
+    assert json.loads(none.stdout)["lengths"] == []
+
+
+@pytest.mark.parametrize("lengths", [",", "a", "1", "200,x"])
+def test_lengths_that_are_none_are_refused(tmp_path, models, lengths):
+    done = priced(tmp_path, "bench", models["target"], *SHORT, "--repeats", "1", "--lengths", lengths)
+    assert done.returncode == 2
+    assert "Try: localspec bench --lengths 200,2000,4000" in done.stderr

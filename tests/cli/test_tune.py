@@ -107,6 +107,37 @@ def test_json_is_one_object_with_the_names_that_stay(tmp_path, models):
     assert "Measured settings" in page
 
 
+PLACED = ("--draft-device", "cpu", "--draft-threads", "2,1", "--draft-kv", "q8_0", "--ubatch", "64,128")
+
+
+def test_where_the_draft_runs_is_saved_and_used_by_run(tmp_path, models):
+    done = tune(
+        tmp_path, models["target"], "--drafts", models["draft"], "--kv", "f16", *PLACED, "--name", "p"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--draft-device cpu --draft-threads 2 --draft-kv q8_0" in done.stdout
+    assert "ubatch, everything else as chosen" in done.stderr
+    assert "draft threads, everything else as chosen" in done.stderr
+    profile = tomllib.loads((tmp_path / "data" / "profiles" / "p.toml").read_text(encoding="utf-8"))
+    kept = {key: profile["settings"][key] for key in ("draft_device", "draft_threads", "draft_kv", "ubatch")}
+    assert kept == {"draft_device": "cpu", "draft_threads": 2, "draft_kv": "q8_0", "ubatch": 64}
+    assert "draft_gpu_layers" not in profile["settings"]
+    used = localspec(tmp_path, "run", models["target"], "-p", "hi", "--json", script="n=3")
+    assert "--draft-device cpu --draft-threads 2 --draft-kv q8_0" in used.stderr
+    settings = json.loads(used.stdout)["settings"]
+    assert {key: settings[key] for key in kept} == kept
+
+
+def test_the_settings_of_a_draft_are_not_saved_without_one(tmp_path, models):
+    prices = "plain=0.05,curve=0.3,step=0.03,accept=0.2"
+    done = tune(
+        tmp_path, models["target"], "--drafts", models["draft"], *PLACED, "--name", "off", prices=prices
+    )
+    assert done.stdout.startswith("Off is fastest")
+    profile = tomllib.loads((tmp_path / "data" / "profiles" / "off.toml").read_text(encoding="utf-8"))
+    assert not [key for key in profile["settings"] if key.startswith("draft_")]
+
+
 def test_off_is_fastest_is_an_answer(tmp_path, models):
     prices = "plain=0.05,curve=0.3,step=0.03,accept=0.2"
     done = tune(tmp_path, models["target"], "--drafts", models["draft"], "--name", "off", prices=prices)
@@ -161,6 +192,9 @@ def test_a_kind_that_wants_no_draft_is_warned_of(tmp_path, models):
         (("--kv", "f16,q9"), "--kv q9 is not allowed."),
         (("--temp", "hot"), "--temp hot is not allowed."),
         (("--threads", "1,-2"), "--threads -2 is not allowed."),
+        (("--ubatch", "64,4"), "--ubatch 4 is not allowed."),
+        (("--draft-threads", "1,-2"), "--draft-threads -2 is not allowed."),
+        (("--draft-device", "cpu", "--draft-gpu-layers", "3"), "exclude each other"),
         (("--name", "none"), "A profile cannot be called none."),
         (("--drafts", "nothing-like-it"), "no model called nothing-like-it"),
     ],
@@ -209,3 +243,31 @@ def test_a_profile_that_does_not_exist_is_a_sentence(tmp_path, models):
     assert done.returncode == 2
     assert "There is no profile called nope." in done.stderr
     assert "Try: localspec tune" in done.stderr
+
+
+def test_the_effort_can_be_set(tmp_path, models):
+    done = tune(tmp_path, models["target"], "--tokens", "64", "--repeats", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    effort = json.loads(done.stdout)["effort"]
+    assert {key: effort[key] for key in ("tokens", "skip", "label_tokens", "repeats", "race")} == {
+        "tokens": 64,
+        "skip": 12,
+        "label_tokens": 48,
+        "repeats": 4,
+        "race": 2,
+    }
+    assert tune(tmp_path, models["target"], "--tokens", "31").returncode == 2
+    once = tune(tmp_path, models["target"], "--repeats", "1")  # one pair could never win
+    assert once.returncode == 2
+    assert "--repeats" in once.stderr
+
+
+def test_files_to_look_up_are_searched_and_not_kept(tmp_path, models):
+    (tmp_path / "notes.txt").write_text("some text")
+    files = ("--lookup", str(tmp_path / "notes.txt"))
+    done = tune(tmp_path, models["target"], "--drafts", "lookup", "--kv", "f16", *files, "--name", "p")
+    assert done.returncode == 0, done.stderr
+    assert "Lookup searches your files too. They are not kept in the profile" in done.stderr
+    gone = tune(tmp_path, models["target"], "--drafts", "lookup", "--lookup", str(tmp_path / "gone.txt"))
+    assert gone.returncode == 2
+    assert "There is no file" in gone.stderr

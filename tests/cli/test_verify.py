@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.program import localspec
+from tests.cli.program import localspec, priced
 
 
 @pytest.fixture
@@ -100,3 +100,21 @@ def test_real_weights_are_identical(tmp_path, demo_pair):
     )
     assert done.stdout.startswith("identical: 2 answers"), done.stdout + done.stderr
     assert done.returncode == 0
+
+
+def test_what_run_would_use_is_verified(tmp_path, models, tuned):
+    tuned()
+    short = ("verify", models["target"], "--quick", "--tokens", "30", "--json")
+    done = priced(tmp_path, *short)
+    found = json.loads(done.stdout)
+    used = found["settings"]
+    assert (used["draft"], used["n_draft"], used["kv"], used["profile"]) == (
+        models["draft"],
+        2,
+        "q8_0",
+        "fast",
+    )
+    assert found["cache"]["kv"] == "q8_0"
+    assert "profile fast; --profile none leaves it out" in " ".join(done.stderr.split())
+    plain = json.loads(priced(tmp_path, *short, "--draft", "lookup", "--profile", "none").stdout)
+    assert (plain["settings"]["kv"], plain["settings"]["profile"], plain["cache"]) == ("f16", None, None)

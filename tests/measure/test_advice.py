@@ -60,6 +60,11 @@ TABLE = {
         "Only 3% of the drafts had a right first token",
         "localspec check big 4b",
     ),
+    "a drafter of one's own that could not draft": (
+        replace(NO_GAIN, draft="my:Own", draft_off_reason="the drafter raised ValueError: no"),
+        "Nothing was drafted: the drafter raised ValueError: no.",
+        "localspec doctor",
+    ),
     "lookup finds nothing": (
         replace(NO_GAIN, draft="lookup", acceptance_rate=0.03, per_position=(0.03,)),
         "Only 3%",
@@ -175,6 +180,13 @@ def test_a_gain_is_not_talked_down():
 def test_one_answer_within_its_noise_says_nothing():
     for speedup in (0.95, 1.0, 1.05):
         assert advise(replace(GOOD, one_answer=True, speedup=speedup, low=None, high=None)) == []
+
+
+def test_a_fixed_length_has_to_be_clearly_slower_since_its_plain_speed_is_an_estimate():
+    one = replace(GOOD, one_answer=True, speedup=0.85, low=None, high=None, speeds="8.5 tok/s, plain 10.0")
+    assert advise(one) == []
+    assert [said.kind for said in advise(replace(one, auto=True))] == ["slower"]
+    assert [said.kind for said in advise(replace(one, speedup=0.79))] == ["slower"]
 
 
 def test_advice_names_its_rule():

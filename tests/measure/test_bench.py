@@ -184,3 +184,34 @@ def test_progress_runs_up_to_the_end_and_has_an_eta(bench):
     assert shares[-1] == pytest.approx(18 / 19)
     assert sum(event.run is not None for event in events) == 18
     assert all(event.eta_s is not None and event.eta_s >= 0 for event in events if event.run is not None)
+
+
+def test_stopping_while_the_parts_are_timed_keeps_every_answer(bench):
+    stopped = []
+
+    def progress(event):
+        if event.stage == "costs":
+            stopped.append(event)
+
+    protocol = Protocol(tokens=120, skip=30, repeats=1, lengths=(200,))
+    measured = bench("accept=0.5", protocol, progress=progress, cancelled=lambda: bool(stopped))
+    assert (measured.partial, measured.error) == (True, None)
+    assert len(measured.runs) == 6
+    assert measured.depths == []
+
+
+def test_an_answer_is_no_longer_than_what_is_told_of_it(bench):
+    """A length beyond the context must not cost two answers that run into its end."""
+    lengths = []
+
+    def progress(event):
+        if event.stage == "lengths":
+            lengths.append(event.fraction)
+
+    protocol = Protocol(tokens=120, skip=30, repeats=1, lengths=(150, 10**12))
+    measured = bench("accept=0.5", protocol, progress=progress)
+    assert [(point.length, point.drafted) for point in measured.depths] == [(150, False), (150, True)]
+    assert max(lengths) > 0.9
+    before = len(lengths)
+    assert bench("accept=0.5", Protocol(120, 30, 1, (10**12,)), progress=progress).depths == []
+    assert len(lengths) == before

@@ -10,7 +10,7 @@ from scipy import stats as scipy_stats
 
 from localspec.measure import figures
 from localspec.measure.figures import Window
-from localspec.spec.stats import Counters
+from localspec.spec.stats import Counters, Source, Stats
 
 
 def rounds(*accepted, k=3, draft_s=0.01, verify_s=0.1):
@@ -46,6 +46,13 @@ def test_the_window_closes_with_the_round_that_reaches_its_end():
     assert figures.window(rounds(1, 2), skip=6, stop=9) is None
 
 
+def test_one_draft_from_before_the_window_to_its_end_is_the_window():
+    # Tokens after each round: 1, 3, 19. Short answers and long drafts.
+    window = figures.window(rounds(1, 15, k=15), skip=4, stop=19)
+    assert (window.tokens, window.rounds, window.accepted) == (16, 1, 15)
+    assert figures.window(rounds(), skip=1, stop=1) is None
+
+
 def test_joined_windows_add_their_counters():
     one = figures.window(rounds(1, 2, k=2), 1, 9)
     other = figures.window(rounds(3, k=4), 1, 9)
@@ -71,6 +78,18 @@ def window_of(lengths, accepted, draft_s=0.0):
         drafted_at=at,
         accepted_at=(0,) * longest,
     )
+
+
+def test_windows_keep_the_sources_apart():
+    before = Stats(by_source={"lookup": Source(1, 5, 4)}, completion_tokens=5)
+    after = Stats(by_source={"lookup": Source(3, 9, 6), "d": Source(2, 4, 1)}, completion_tokens=20)
+    found = figures.between(before, after)
+    assert found.by_source == {"lookup": Source(2, 4, 2), "d": Source(2, 4, 1)}
+    assert figures.between(after, after).by_source == {}
+    other = figures.between(Stats(), before)
+    assert figures.join([found, other]).by_source == {"lookup": Source(3, 9, 6), "d": Source(2, 4, 1)}
+    assert found.by_source["d"].acceptance_rate == 0.25
+    assert Source().acceptance_rate is None
 
 
 def test_the_bound_is_the_formula():

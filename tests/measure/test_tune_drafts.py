@@ -12,6 +12,7 @@ from localspec.models import hubcache
 from localspec.models.catalog import load_catalog
 from localspec.models.gguf import read_header
 from localspec.settings import State
+from localspec.worker.protocol import DraftSpec
 from tests.gguf_files import header_only, random_qwen35, script_model
 
 CATALOG = load_catalog()
@@ -57,9 +58,12 @@ def test_the_last_draft_of_the_target_is_tried_wherever_it_lies(folder, tmp_path
     (tmp_path / "elsewhere").mkdir()
     draft = shutil.copy(folder / "small.gguf", tmp_path / "elsewhere" / "last.gguf")
     ref = target(folder)
-    found, _ = on_disk(ref, CATALOG, State(drafts={ref.id: str(draft)}), gpu_layers=3)
+    like = DraftSpec("lookup", gpu_layers=3, device="gpu1")
+    found, _ = on_disk(ref, CATALOG, State(drafts={ref.id: str(draft)}), like=like)
     assert names(found)[0] == "last"
-    assert found[0].spec.gpu_layers == 3
+    spec = found[0].spec
+    assert (spec.kind, spec.path, spec.gpu_layers, spec.device) == ("model", str(draft), 3, "gpu1")
+    assert found[-1].spec == DraftSpec("lookup")
     gone, _ = on_disk(ref, CATALOG, State(drafts={ref.id: str(tmp_path / "gone.gguf")}))
     assert names(gone) == ["small", "medium", "lookup"]
 
@@ -108,3 +112,10 @@ def test_a_named_drafter_that_cannot_be_is_an_error(folder):
     with pytest.raises(UsageError, match="is not on this disk") as failed:
         named(["qwen3-0.6b"], ref, CATALOG)
     assert failed.value.hint.startswith("localspec pull ")
+
+
+def test_code_of_ones_own_is_not_tried(folder):
+    """A profile names its drafter, and a chat would then run that code unasked."""
+    with pytest.raises(UsageError) as caught:
+        named(["my_module:Drafter"], target(folder), CATALOG)
+    assert caught.value.hint.endswith("--draft my_module:Drafter")

@@ -68,6 +68,9 @@ class Machine:
         curve: V(n).
         jitter: Each answer's speed varies by this share.
         factor: Speed by load (cache type, threads, ...).
+        reading: Time of reading a prompt by load.
+        gpu: The target runs on one.
+        refused: Loads that fail.
         stop_at: The person presses Ctrl+C in the answer with this number.
         broken: Paths whose load kills the process.
     """
@@ -79,6 +82,9 @@ class Machine:
         *,
         jitter=0.0,
         factor=lambda load: 1.0,
+        reading=lambda load: 1.0,
+        gpu=False,
+        refused=lambda load: False,
         stop_at=0,
         broken=(),
         seed=1,
@@ -87,6 +93,9 @@ class Machine:
         self.curve = curve or linear(0.05)
         self.jitter = jitter
         self.factor = factor
+        self.reading = reading
+        self.gpu = gpu
+        self.refused = refused
         self.stop_at = stop_at
         self.broken = broken
         self.noise = random.Random(seed)
@@ -125,12 +134,15 @@ class Machine:
         if command.draft.path in self.broken:
             self.ready = None
             raise WorkerDiedError("The engine stopped while loading.")
+        if self.refused(command):
+            raise LoadError("There is no such thing.")
         if command.target == "missing.gguf":
             raise LoadError("The target could not be loaded.")
         drafter = self.drafter
         model = info("draft", drafter.bytes) if drafter and command.draft.kind == "model" else None
+        target = replace(info("target", 1000), gpu_layers=12 if self.gpu else 0)
         self.ready = Ready(
-            info("target", 1000), model, self.status, 8192, command.threads or 2, MemoryUse("RAM", 1, 2), False, None,
+            target, model, self.status, 8192, command.threads or 2, MemoryUse("RAM", 1, 2), False, None,
             {"llama-cpp-python": "0.0"},
         )  # fmt: skip
         yield self.ready
@@ -173,7 +185,8 @@ class Machine:
         self.answers.append((name, "auto" if self.auto else str(self.n_draft), kind))
         if len(self.answers) == self.stop_at:
             self.stopped = True
-        counters = Counters(prompt_tokens=10, prompt_s=0.1, ttft_s=0.1, completion_tokens=1)
+        prompt_s = 0.1 * self.reading(self.loads[-1]) * (1 + self.jitter * self.noise.uniform(-1, 1))
+        counters = Counters(prompt_tokens=10, prompt_s=prompt_s, ttft_s=prompt_s, completion_tokens=1)
         yield Round((), counters.snapshot(), self.status, 0, 8192)
         agree = self.agreements(drafter, kind, command.max_tokens) if drafter else []
         fixed = (self.length(drafter, kind) if self.auto else self.n_draft) if drafter else 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.spec.events import DraftStatus
-from localspec.spec.stats import Stats
+from localspec.spec.stats import Source, Stats
 from localspec.tui.screens.bench import Bench
 from localspec.tui.screens.measuring import Measuring
 from localspec.tui.screens.tune import Tune
@@ -59,11 +59,14 @@ def bench(c: Chat) -> Bench:
 
 
 def test_net_speedup_in_words() -> None:
-    assert net_sentence(figures()).plain == "1.80×: 63.0 tok/s, plain 35.0"
-    assert net_sentence(figures(now=None)).plain == "1.43×: 50.0 tok/s, plain 35.0"
-    assert net_sentence(figures(plain=90)).plain == "0.70×: slower than plain (63.0 / 90.0)"
-    assert net_sentence(figures(plain=62)).plain == "1.02×: 63.0 tok/s, plain 62.0"
+    assert net_sentence(figures()).plain == "1.80×: 63.0 tok/s, plain ~35.0"
+    assert net_sentence(figures(now=None)).plain == "1.43×: 50.0 tok/s, plain ~35.0"
+    assert net_sentence(figures(plain=90)).plain == "0.70×: slower than plain (63.0 / ~90.0)"
+    assert net_sentence(figures(plain=62)).plain == "1.02×: 63.0 tok/s, plain ~62.0"
     assert "not known yet" in net_sentence(figures(plain=0)).plain
+    priced = figures()
+    priced = replace(priced, draft=replace(priced.draft, auto=True))  # which makes plain steps
+    assert net_sentence(priced).plain == "1.80×: 63.0 tok/s, plain 35.0"
     nothing = Figures(DraftStatus("off", "switched off", plain_s=0.1), Stats(), 10.0)
     assert net_sentence(nothing).plain == "net speedup: drafting is off; plain makes 10.0 tok/s"
 
@@ -81,6 +84,17 @@ def test_net_speedup_stands_in_the_lines_where_it_fits() -> None:
     assert "RAM 1.0/16.0 GiB" in lines[-1].plain
     assert all(line.cell_length <= 76 for line in lines)
     assert any("net 1.80×" in line.plain for line in strip(figures(), 36))
+
+
+def test_the_predicted_speedup_stands_beside_the_earned_one() -> None:
+    full = replace(figures(), memory=MemoryUse("RAM", 1 << 30, 16 << 30))
+    full = replace(full, draft=replace(full.draft, auto=True, predicted=1.94))
+    assert "net 1.80× (1.94× predicted)" in strip(full, 100)[-1].plain
+    narrow = "\n".join(line.plain for line in strip(full, 60))
+    assert "net 1.80×" in narrow
+    assert "predicted" not in narrow
+    assert re.search(r"predicted speedup +1\.94×", "\n".join(line.plain for line in panel(full, 36)))
+    assert "predicted" not in "\n".join(line.plain for line in panel(figures(), 36))
 
 
 def test_net_speedup_stands_in_the_panel() -> None:
@@ -122,6 +136,48 @@ def test_the_panel_keeps_to_its_room(width: int, room: int) -> None:
     assert "1.80×" in shown
 
 
+def test_the_panel_tells_the_sources_apart_where_there_are_several() -> None:
+    alone = replace(STATS, by_source={"d.gguf": Source(100, 400, 225)})
+    assert "d.gguf" not in "\n".join(line.plain for line in draw(figures(stats=alone), course(), 100, 20))
+    several = {"lookup": Source(40, 300, 200), "\x1b[31m" + "long" * 30: Source(60, 100, 25)}
+    both = replace(STATS, by_source=several)
+    for width, room in ((100, 20), (40, 30)):
+        lines = [line.plain for line in draw(figures(stats=both), course(), width, room)]
+        assert any(re.search(r"lookup +200 of 300 +67 %$", line.rstrip()) for line in lines)
+        assert any("…" in line and line.rstrip().endswith("25 of 100  25 %") for line in lines)
+        assert all(len(line) <= width for line in lines)
+        assert "\x1b" not in "".join(lines)
+
+
+def test_the_panels_tell_where_each_model_runs() -> None:
+    placed = replace(figures(), target_on="RTX 3090", draft_on="CPU")
+    assert "target on RTX 3090, draft on CPU" in "\n".join(
+        line.plain for line in draw(placed, course(), 100, 20)
+    )
+    alone = draw(replace(placed, draft_on=""), course(), 60, 30)
+    assert alone[-1].plain == "target on RTX 3090"
+    shown = "\n".join(line.plain for line in panel(placed, 36))
+    assert re.search(r"target +RTX 3090", shown)
+    assert re.search(r"draft +CPU", shown)
+    long = replace(placed, target_on="NVIDIA Corporation GeForce RTX 3090 Founders Edition")
+    for width, room in ((76, 11), (100, 20), (40, 20)):
+        assert all(line.cell_length <= width for line in draw(long, course(), width, room))
+    assert all(line.cell_length <= 36 for line in panel(long, 36))
+
+
+def test_the_panels_tell_whether_the_draft_works_beside_the_target() -> None:
+    placed = replace(figures(), target_on="RTX 3090", draft_on="CPU")
+    on = replace(placed, draft=replace(placed.draft, overlap=True))
+    assert draw(on, course(), 60, 30)[-1].plain == "target on RTX 3090, draft on CPU, overlapped"
+    assert "d.gguf, overlapped" in "\n".join(line.plain for line in strip(on, 100))
+    off = replace(placed, draft=replace(placed.draft, no_overlap="switched off"))
+    said = "target on RTX 3090, draft on CPU; no overlap: switched off"
+    assert draw(off, course(), 64, 30)[-1].plain == said
+    for width in (100, 76, 50):
+        assert all(line.cell_length <= width for line in strip(on, width))
+    assert "overlap" not in "\n".join(line.plain for line in strip(off, 100))
+
+
 def test_the_panel_has_every_part_at_80_columns() -> None:
     shown = "\n".join(line.plain for line in draw(figures(), course(), 76, 11))
     for part in (
@@ -142,18 +198,18 @@ def test_the_panel_has_every_part_at_80_columns() -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50), (40, 20)])
 async def test_f2_shows_and_hides_the_stats(tmp_path: Path, size: tuple[int, int]) -> None:
-    async with chat("n=120,tok_s=400,plain_s=0.005", folder=tmp_path, size=size) as c:
+    async with chat("n=120,tok_s=400,plain_s=0.05", folder=tmp_path, size=size) as c:
         await c.pilot.press("f2")
         await c.until(lambda: "net speedup: " in c.words())
         await c.ask()
-        await c.until(lambda: "plain 200" in c.words())
+        await c.until(lambda: "plain ~20.0" in c.words())
         assert "×" in c.words()
         if size[0] >= 80:
             assert "tok/s over this answer" in c.words()
             assert "time of a round" in c.words()
             assert "fox" in c.words()  # the conversation is still there
         await c.pilot.press("f2")
-        await c.until(lambda: "plain 200" not in c.words())
+        await c.until(lambda: "plain ~20.0" not in c.words())
 
 
 async def test_stats_and_colours_have_their_own_keys(tmp_path: Path) -> None:
@@ -190,6 +246,11 @@ async def test_bench_measures_and_leaves_the_conversation(
         assert "The texts with and without the draft are the same." in shown
         assert "a draft step takes 0.10 of a target step" in shown
         assert "In full: localspec bench big --draft small" in shown
+        plot = [line.plain for line in bench(c)._drawn[1]]
+        assert "tok/s of each answer  ● plain  ▲ drafted" in plot[1]
+        assert sum(line.count("●") for line in plot[2:]) == sum(line.count("▲") for line in plot[2:]) == 8
+        assert "answer 16" in plot[-1]
+        assert all(len(line) <= 76 for line in plot)
         assert c.worker.draft_on
         await c.pilot.press("escape")
         await c.until(lambda: "Measured: 2.7" in c.notices())
@@ -288,6 +349,12 @@ async def test_tune_finds_saves_and_loads_the_pair_again(
         for part in ("no draft", "draft", "lookup", "auto", "20.0", "1.00×", "Fastest: ", "Saved as "):
             assert part in shown, part
         await c.until(lambda: "Done" in c.words())
+        plot = "\n".join(line.plain for line in screen._drawn[1])
+        for part in ("speedup over draft length: line predicted, points measured", "no draft", "auto", "×"):
+            assert part in plot, part
+        measured = [one for one in screen.series() if one.name and not one.joined]
+        assert measured
+        assert sum(plot.count(one.marker) for one in measured) > len(measured)  # more than the legend
         await c.pilot.press("escape")
         await c.until(lambda: "Fastest: " in c.notices() and not c.screen.busy)
         assert c.worker.loaded == load

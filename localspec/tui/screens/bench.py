@@ -11,7 +11,7 @@ from textual.content import Content
 
 from localspec.measure.advice import Advice, advise
 from localspec.measure.bench import QUICK, Measured, Progress, Run, measure
-from localspec.measure.figures import Ratio
+from localspec.measure.figures import VERDICTS, Ratio
 from localspec.measure.prompts import BUILT_IN, SEED
 from localspec.measure.result import Kind, Result, Side, summarise
 from localspec.measure.seen import from_result
@@ -20,6 +20,7 @@ from localspec.memory.hardware import seen_gpus
 from localspec.models.text import shell_word
 from localspec.spec.events import Sampling
 from localspec.tui import text
+from localspec.tui.plotting import REFERENCE, STYLES, Series, draw
 from localspec.tui.screens.measuring import Measuring
 from localspec.tui.widgets.figures import net_style
 from localspec.tui.widgets.notices import advice_content
@@ -27,11 +28,6 @@ from localspec.worker.process import Worker
 from localspec.worker.protocol import Configure, Load, Ready
 
 _NAME = 11
-_VERDICTS = {
-    "faster": "The draft is faster",
-    "slower": "Off is fastest: the draft is slower",
-    "within noise": "Within noise: neither is faster",
-}
 
 
 class Bench(Measuring):
@@ -133,15 +129,15 @@ class Bench(Measuring):
     def results(self, width: int) -> list[Content]:
         """The table, and at the end what it says."""
         lines = self._table(width)
-        busy = self._surroundings.sentence if self._surroundings is not None else ""
-        if busy:
-            lines += [
-                Content(""),
-                text.plain(f"Note: {busy}; figures will be low and vary.", "$text-warning"),
-            ]
         if not self.running:
             lines += [Content(""), *self._end()]
         return lines
+
+    def remarks(self) -> list[Content]:
+        """What else used the machine."""
+        busy = self._surroundings.sentence if self._surroundings is not None else ""
+        said = f"Note: {busy}; figures will be low and vary."
+        return [Content(""), text.plain(said, "$text-warning")] if busy else []
 
     def _table(self, width: int) -> list[Content]:
         wide = width >= 62
@@ -156,6 +152,30 @@ class Bench(Measuring):
             lines.append(_row("together", self._result.together, width, best, now=False))
         return [*lines, Content.styled("tok/s; medians" if wide else "tok/s", text.MUTED)]
 
+    def series(self) -> list[Series]:
+        """The speed of each answer in the order of the measurement, without and with the draft."""
+        runs = self._found.runs if self._found is not None else []
+        sides = ((False, "plain", "●", REFERENCE), (True, "drafted", "▲", STYLES[0]))
+        return [
+            Series(
+                name,
+                tuple((run.order + 1.0, run.tok_s) for run in runs if run.drafted is drafted),
+                mark,
+                style,
+            )
+            for drafted, name, mark, style in sides
+            if any(run.drafted is drafted for run in runs)
+        ]
+
+    def plot(self, series: Sequence[Series], width: int, height: int) -> list[Content]:
+        """See `Measuring.plot`; the axis is as long as the whole measurement from the start on."""
+        ready = self.worker.ready
+        sides = 2 if self._found is None or self._found.has_draft else 1
+        last = QUICK.repeats * len(BUILT_IN) * (sides if ready is not None else 1)
+        last = max(last, *(int(x) for one in series for x, _ in one.points))
+        names = {1.0: "1", float(last): f"answer {last}"}
+        return draw("tok/s of each answer", series, width, height, x_names=names)
+
     def _end(self) -> list[Content]:
         result = self._result
         if result is None:
@@ -164,7 +184,7 @@ class Bench(Measuring):
         lines: list[Content] = []
         if together.speedup is not None:
             few = together.speedup.low is None
-            verdict = "Too few pairs to tell" if few else _VERDICTS[together.speedup.verdict]
+            verdict = "Too few pairs to tell" if few else VERDICTS[together.speedup.verdict]
             lines.append(Content.styled(f"{verdict}: {_speedup(together.speedup)}.", "bold"))
         elif ready.draft.state == "off":
             lines.append(

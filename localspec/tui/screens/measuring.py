@@ -1,4 +1,4 @@
-"""A screen on which something is measured: progress, a live table, the results until it is closed."""
+"""A screen on which something is measured: progress, a live table and plot, the results until it is closed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -18,12 +18,16 @@ from textual.widgets import Static
 
 from localspec.errors import LocalspecError
 from localspec.tui import text
+from localspec.tui.plotting import Series
 from localspec.tui.widgets.notices import error_content
 from localspec.worker.process import Worker
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
+_AROUND = 8
+"""Lines of the screen that are neither results nor plot."""
+_PLOT, _TALL_PLOT = 9, 16
 
 
 class Measuring(ModalScreen[str]):
@@ -56,6 +60,8 @@ class Measuring(ModalScreen[str]):
         self._fraction = 0.0
         self._what = "Starting"
         self._eta_s: float | None = None
+        self._painted: Content | None = None
+        self._drawn: tuple[object, list[Content]] = (None, [])
         self._thread = threading.Thread(target=self._run, name=f"localspec {title}", daemon=True)
 
     # ------------------------------------------------------- of each measurement
@@ -71,6 +77,18 @@ class Measuring(ModalScreen[str]):
     @abstractmethod
     def results(self, width: int) -> list[Content]:
         """What there is so far, or at the end, in lines of `width` cells."""
+
+    def remarks(self) -> list[Content]:
+        """What stands below the plot."""
+        return []
+
+    @abstractmethod
+    def series(self) -> Sequence[Series]:
+        """What the plot shows, the same as long as nothing new was measured."""
+
+    @abstractmethod
+    def plot(self, series: Sequence[Series], width: int, height: int) -> list[Content]:
+        """The plot, in lines of `width` cells."""
 
     @abstractmethod
     def sentence(self) -> str:
@@ -155,7 +173,23 @@ class Measuring(ModalScreen[str]):
         error = self._problem()
         if error is not None:
             lines = [error, Content(""), *lines]
-        self.query_one("#measuring-results", Static).update(Content("\n").join(lines))
+        lines += self._picture(width, len(lines))
+        lines += [line for each in self.remarks() for line in each.wrap(width)]
+        content = Content("\n").join(lines)
+        if self._painted is None or not content.is_same(self._painted):
+            self._painted = content  # each paint takes time from what is measured
+            self.query_one("#measuring-results", Static).update(content)
+
+    def _picture(self, width: int, used: int) -> list[Content]:
+        """The plot below the results, in the room that the screen has left; drawn anew only when it changed."""
+        series = self.series()
+        room = self.size.height - _AROUND - used
+        height = min(max(room, _PLOT), _TALL_PLOT)
+        key = (tuple(series), width, height)
+        if self._drawn[0] != key:
+            plot = self.plot(series, width, height) if series else []
+            self._drawn = key, [Content(""), *plot] if plot else []
+        return self._drawn[1]
 
     def _progress(self, width: int) -> Content:
         if not self.running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,6 +24,7 @@ from localspec.profiles import save
 from localspec.settings import load_state
 from localspec.spec.events import Sampling
 from localspec.tui import text
+from localspec.tui.plotting import DASHES, LINE, POINTS, REFERENCE, STYLES, Series, draw
 from localspec.tui.screens.measuring import Measuring
 from localspec.tui.widgets.figures import net_style
 from localspec.worker.process import Worker
@@ -52,6 +53,7 @@ class Tune(Measuring):
         self._sampling = replace(sampling, seed=SEED)
         self._think = think
         self._said: list[str] = []
+        self._profiles: list[Profile] = []
         self._raced: list[Raced] = []
         self._tuned: Tuned | None = None
         self._file: Path | None = None
@@ -62,11 +64,10 @@ class Tune(Measuring):
         """Find the drafters, race them, save what won twice."""
         catalog = load_catalog()
         ref = catalog.resolve(self._target, role="target", target=None)
-        layers = self._load.draft.gpu_layers
-        candidates, notes = on_disk(ref, catalog, load_state(), gpu_layers=layers)
+        candidates, notes = on_disk(ref, catalog, load_state(), like=self._load.draft)
         for note in notes:
             tell(note)
-        most = min(AUTO_N_DRAFT, self._load.n_batch - 1)
+        most = min(AUTO_N_DRAFT, self._load.at_once - 1)
         tuned = tune(
             self.worker,
             replace(self._load, draft=DraftSpec(), n_draft=most, auto=False),
@@ -98,24 +99,59 @@ class Tune(Measuring):
             self._file = event
         elif isinstance(event, str):
             self._said.append(event)
-        elif isinstance(event, Profile) and not event.predictions:
-            self._said.append(
-                f"{event.candidate.label} is not tried: it could reach {event.ceiling:.2f}× at most."
-            )
+        elif isinstance(event, Profile):
+            self._profiles.append(event)
+            if not event.predictions:
+                self._said.append(
+                    f"{event.candidate.label} is not tried: it could reach {event.ceiling:.2f}× at most."
+                )
 
     def results(self, width: int) -> list[Content]:
-        """The table, what was left out, and at the end what was found."""
-        lines = [Content.styled(f"{'':<{_NAME}}{'k':>6}{'tok/s':>8}{'speedup':>9}", text.MUTED)]
+        """At the end what was found, and the table."""
+        lines = [] if self.running else [*self._end(), Content("")]
+        lines += [Content.styled(f"{'':<{_NAME}}{'k':>6}{'tok/s':>8}{'speedup':>9}", text.MUTED)]
         best = max((cell.speedup.value for one in self._raced for cell in one.cells), default=1.0)
         if self._raced:
             off = self._raced[0].off
             lines.append(Content(f"{'no draft':<{_NAME}}{'':>6}{text.rate(off.tok_s):>8}{'1.00×':>9}"))
         for one in self._raced:
             lines += [_row(one.candidate.label, cell, width, best) for cell in one.cells]
-        lines += [text.plain(sentence, text.MUTED) for sentence in self._said]
-        if not self.running:
-            lines += [Content(""), *self._end()]
         return lines
+
+    def remarks(self) -> list[Content]:
+        """What was left out."""
+        said = [text.plain(sentence, text.MUTED) for sentence in self._said]
+        return [Content(""), *said] if said else []
+
+    def series(self) -> list[Series]:
+        """Of each drafter, what its lengths should earn and what they did; `auto` stands behind the last length."""
+        tried = [one for one in self._profiles if one.predictions]
+        if not tried:
+            return []
+        auto = self._auto_place()
+        found = [Series("no draft", ((1.0, 1.0), (auto, 1.0)), DASHES, REFERENCE)]
+        raced = {one.candidate.name: one.cells for one in self._raced}
+        for number, one in enumerate(tried):
+            style, mark = STYLES[number % len(STYLES)], POINTS[number % len(POINTS)]
+            line = tuple((float(each.n_draft), each.speedup) for each in one.predictions)
+            cells = raced.get(one.candidate.name, ())
+            points = tuple(
+                (auto if cell.cell.auto else float(cell.cell.n_draft), cell.speedup.value) for cell in cells
+            )
+            found.append(Series("" if points else one.candidate.label, line, LINE, style))
+            found.append(Series(one.candidate.label, points, mark, style))
+        return found
+
+    def plot(self, series: Sequence[Series], width: int, height: int) -> list[Content]:
+        """See `Measuring.plot`."""
+        auto = self._auto_place()
+        names = {float(k): str(k) for k in (1, 2, 4, 8, 12, 16) if k < auto - 1 or k == 1}
+        title = "speedup over draft length: line predicted, points measured"
+        return draw(title, series, width, height, unit="×", x_names=names | {auto: "auto"})
+
+    def _auto_place(self) -> float:
+        """Where `auto` stands on the axis of lengths."""
+        return 2.0 + max((each.n_draft for one in self._profiles for each in one.predictions), default=1)
 
     def _end(self) -> list[Content]:
         said = self.sentence()
@@ -123,7 +159,22 @@ class Tune(Measuring):
             ("In full, with cache type and threads: ", text.MUTED),
             (f"localspec tune {text.clean(shell_word(self._target))}", "bold"),
         )
-        return [text.plain(said, "bold"), full]
+        return [text.plain(said, "bold"), *self._ties(), full]
+
+    def _ties(self) -> list[Content]:
+        """Why it is not the highest figure of the table that was taken, where it is not."""
+        tuned = self._tuned
+        if tuned is None or tuned.choice is None or tuned.fastest is None:
+            return []
+        choice, fastest = tuned.choice.cell, tuned.fastest
+        if choice == fastest.cell or fastest.cell.off:
+            return []
+        name = f"{tuned.candidate(fastest.cell).label}, k={fastest.cell.length}"
+        if choice.draft == fastest.cell.draft:
+            why = "which it does not lose to beyond noise"
+        else:
+            why = "which is no faster beyond noise and needs more memory"
+        return [text.plain(f"In one race {name} made {fastest.speedup.value:.2f}×, {why}.", text.MUTED)]
 
     def sentence(self) -> str:
         """One line for the conversation."""

@@ -32,6 +32,10 @@ class Figures:
     context_used: int = 0
     context_size: int = 0
     memory: MemoryUse | None = None
+    target_on: str = ""
+    """Where the target runs: `CPU`, or the GPU's name; empty while nothing is loaded."""
+    draft_on: str = ""
+    """The same of a draft model; empty without one."""
 
     @property
     def tok_s(self) -> float | None:
@@ -91,6 +95,7 @@ def draft_parts(draft: DraftStatus) -> list[Part]:
     """`draft: on` and its name, or `draft: off` and why."""
     name = text.one_line(draft.name)
     if draft.state == "on":
+        name += ", overlapped" if draft.overlap else ""
         return [("draft: ", _LABEL), ("on", "bold $text-success"), (f"  {name}", "")]
     reason = text.one_line(draft.reason) or "no reason was given"
     return [("draft: ", _LABEL), ("off", "bold $text-warning"), (f": {reason}", "$text-warning")]
@@ -168,6 +173,10 @@ def _net(figures: Figures) -> list[Part]:
     return [("net ", _LABEL), (f"{net:.2f}×", net_style(net))]
 
 
+def _predicted(draft: DraftStatus) -> list[Part]:
+    return [] if draft.predicted is None else [(f" ({draft.predicted:.2f}× predicted)", _LABEL)]
+
+
 def net_style(net: float) -> str:
     """How a net speedup is coloured."""
     return "bold $text-warning" if net < 1 / NEAR else "bold $text-success" if net > NEAR else _VALUE
@@ -178,8 +187,9 @@ def _last_lines(figures: Figures, width: int, net: list[Part]) -> list[Content]:
     lines = _wrap(draft_parts(figures.draft), width)
     memory = figures.memory
     used = _figure(memory.label, text.gibibytes(memory.used, memory.total)) if memory is not None else []
-    both = [*net, _GAP, *used] if net and used else net or used
-    for end in (both, used):
+    behind = [_GAP, *used] if used else []
+    long = [*net, *_predicted(figures.draft), *behind]
+    for end in (long, [*net, *behind], used) if net else (used,):
         gap = width - lines[-1].cell_length - _length(end)
         if end and gap >= len(_GAP[0]):
             return [*lines[:-1], lines[-1] + " " * gap + _content(end)]
@@ -230,6 +240,8 @@ def panel(figures: Figures, width: int) -> list[Content]:
     row("this answer", answer, "tok/s")
     net = figures.net_speedup
     row("net speedup", text.NOTHING if net is None else f"{net:.2f}×", "", net_style(net or 1.0))
+    if figures.draft.predicted is not None:
+        row("predicted speedup", f"{figures.draft.predicted:.2f}×")
     row("prompt", text.rate(stats.prompt_tok_s), "tok/s")
     row("time to first token", *_unit(ttft))
     row("tokens", f"{stats.completion_tokens:,}" if stats.completion_tokens else text.NOTHING)
@@ -240,6 +252,10 @@ def panel(figures: Figures, width: int) -> list[Content]:
     row("mean accepted length", mean)
     lines.extend(position_columns(stats.per_position, width))
     head("Memory")
+    if figures.target_on:
+        row("target", text.one_line(figures.target_on, max(width - 13, 3)))
+    if figures.draft_on:
+        row("draft", text.one_line(figures.draft_on, max(width - 13, 3)))
     row("context", _context(figures))
     if figures.context_size:
         lines.append(_meter(figures.context_used / figures.context_size, width))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import plotext
 from textual.content import Content
 from textual.widgets import Static
 
 from localspec.spec.stats import Stats
-from localspec.tui import text
+from localspec.tui import plotting, text
+from localspec.tui.plotting import DASHES, LEAST_HEIGHT, LINE, REFERENCE, Series
 from localspec.tui.speed import Course
 from localspec.tui.widgets.figures import NEAR, Figures, net_style, position_columns
 
@@ -17,10 +17,9 @@ LEFT_OVER = 12
 """Lines of the screen that the panel leaves to everything else, the prompt and the figures included."""
 _LOW = 12
 """Up to so many lines each one counts."""
-_LEAST_PLOT = 5
 _PLOT = 9
 _TALL_PLOT = 14
-_PLAIN_MARK = "╌"
+_TITLE = "tok/s over this answer"
 
 
 class StatsPanel(Static):
@@ -74,13 +73,14 @@ def draw(figures: Figures, course: Course, width: int, room: int) -> list[Conten
     if width < SIDE_BY_SIDE:
         words = _words(figures, width)
         height = min(_PLOT, room - len(words))
-        plot = _plot(figures, course, width, height) if height >= _LEAST_PLOT else []
-        return [*words[:1], *plot, *words[1:]][:room]
+        plot = _plot(figures, course, width, height) if height >= LEAST_HEIGHT else []
+        return [*words[:1], *plot, *words[1:], *_places(figures, width)][:room]
     right = min(48, width // 2 + 2)
     left = width - right - 3
     words = _words(figures, right, levels=3 if room > _LOW else 2)
     if len(words) > room:
         words = _few_words(figures, right)[:room]
+    words += _places(figures, right)[: room - len(words)]
     plot = _plot(figures, course, left, min(room, max(len(words), _TALL_PLOT if room > 20 else _PLOT)))
     rows = max(len(words), len(plot))
     words += [Content("")] * (rows - len(words))
@@ -89,7 +89,10 @@ def draw(figures: Figures, course: Course, width: int, room: int) -> list[Conten
 
 
 def net_sentence(figures: Figures) -> Content:
-    """`1.80×: 63.1 tok/s, plain 35.0`, or what is missing for it."""
+    """`1.80×: 63.1 tok/s, plain 35.0`, or what is missing for it.
+
+    A fixed length makes no plain step, so what one would take is told from the rounds: `~35.0`.
+    """
     net, tok_s, plain = figures.net_speedup, figures.tok_s, figures.plain_tok_s
     if plain is None:
         return Content.styled("net speedup: what plain decoding makes is not known yet", text.MUTED)
@@ -98,12 +101,11 @@ def net_sentence(figures: Figures) -> Content:
         return Content.assemble(
             ("net speedup: ", text.MUTED), why, (f"; plain makes {text.rate(plain)} tok/s", text.MUTED)
         )
+    beside = text.rate(plain) if figures.draft.auto else f"~{text.rate(plain)}"
     if net < 1 / NEAR:
         said = f"{net:.2f}×: slower than plain"
-        return Content.assemble((said, net_style(net)), f" ({text.rate(tok_s)} / {text.rate(plain)})")
-    return Content.assemble(
-        (f"{net:.2f}×", net_style(net)), f": {text.rate(tok_s)} tok/s, plain {text.rate(plain)}"
-    )
+        return Content.assemble((said, net_style(net)), f" ({text.rate(tok_s)} / {beside})")
+    return Content.assemble((f"{net:.2f}×", net_style(net)), f": {text.rate(tok_s)} tok/s, plain {beside}")
 
 
 def _words(figures: Figures, width: int, levels: int = 3) -> list[Content]:
@@ -111,7 +113,32 @@ def _words(figures: Figures, width: int, levels: int = 3) -> list[Content]:
     positions = position_columns(stats.per_position, width, levels)
     if not positions:
         positions = [Content.styled("accepted at position: no draft yet", text.MUTED)]
-    return [*net_sentence(figures).wrap(width), *positions, *_split(stats, width)]
+    return [*net_sentence(figures).wrap(width), *positions, *_sources(stats, width), *_split(stats, width)]
+
+
+def _sources(stats: Stats, width: int) -> list[Content]:
+    """What each source of drafts got accepted, where there is more than one."""
+    if len(stats.by_source) < 2:
+        return []
+    lines = []
+    for name, source in stats.by_source.items():
+        figure = f"{source.accepted:,} of {source.drafted:,} {text.percent(source.acceptance_rate):>5}"
+        label = text.one_line(name, max(width - len(figure) - 1, 5))
+        lines.append(Content.assemble((f"{label} ".ljust(width - len(figure)), text.MUTED), figure)[:width])
+    return lines
+
+
+def _places(figures: Figures, width: int) -> list[Content]:
+    """Where each model runs."""
+    if not figures.target_on:
+        return []
+    said = f"target on {figures.target_on}"
+    if figures.draft_on:
+        said += f", draft on {figures.draft_on}"
+        why_not = figures.draft.no_overlap
+        more = ", overlapped" if figures.draft.overlap else f"; no overlap: {why_not}" if why_not else ""
+        said += more if len(said) + len(more) <= width else ""
+    return [Content.styled(text.one_line(said, width), text.MUTED)]
 
 
 def _few_words(figures: Figures, width: int) -> list[Content]:
@@ -142,43 +169,17 @@ def _split(stats: Stats, width: int) -> list[Content]:
 
 def _plot(figures: Figures, course: Course, width: int, height: int) -> list[Content]:
     """tok/s over the answer, from 0 on, beside what plain decoding makes."""
-    title = Content.styled("tok/s over this answer", text.MUTED)
     points = course.rates(max(2, width - 8))
-    if not points or height < _LEAST_PLOT:
+    if not points or height < LEAST_HEIGHT:
+        title = Content.styled(_TITLE, text.MUTED)
         return [title, Content.styled("no round yet" if not points else "", text.MUTED)]
     plain = figures.plain_tok_s
+    series = [Series("", tuple(points), LINE)]
     if plain is not None:
-        title = title + Content.styled(f"  {_PLAIN_MARK * 2} plain", "$text-warning")
-    top = max([rate for _, rate in points] + ([plain] if plain else [])) * 1.1
-    # plotext keeps one figure for the whole program; nothing else draws while the interface runs.
-    plotext.clear_figure()
-    plotext.limit_size(False, False)
-    plotext.plot_size(width, height - 1)
-    plotext.theme("clear")
-    if plain is not None:
-        plotext.plot([0, course.seconds], [plain, plain], marker=_PLAIN_MARK)
-    plotext.plot([at for at, _ in points], [rate for _, rate in points], marker="braille")
-    plotext.ylim(0, top)
-    plotext.xlim(0, course.seconds)
-    marks = [0.0, top / 2, top]
-    plotext.yticks(marks, [f"{mark:.0f}" if top >= 10 else f"{mark:.1f}" for mark in marks])
-    plotext.xticks([0, course.seconds], ["0", text.seconds(course.seconds)])
-    drawn = plotext.uncolorize(plotext.build())
-    plotext.clear_figure()
-    return [title, *(_colour(line) for line in drawn.splitlines() if line.strip())]
-
-
-def _colour(line: str) -> Content:
-    """The curve, the plain line and the frame each in their own style."""
-    parts: list[tuple[str, str]] = []
-    for character in line:
-        style = "$text-success" if "\u2801" <= character <= "\u28ff" else text.MUTED
-        style = "$text-warning" if character == _PLAIN_MARK else style
-        if parts and parts[-1][1] == style:
-            parts[-1] = (parts[-1][0] + character, style)
-        else:
-            parts.append((character, style))
-    return Content.assemble(*parts)
+        reference = ((0.0, plain), (course.seconds, plain))
+        series.insert(0, Series("plain", reference, DASHES, REFERENCE))
+    ends = {0.0: "0", course.seconds: text.seconds(course.seconds)}
+    return plotting.draw(_TITLE, series, width, height, x_names=ends)
 
 
 def _fit(line: Content, width: int) -> Content:
