@@ -261,10 +261,13 @@ class Session:
         self.worker.clear()
 
     def resume(self, conversation: Conversation) -> None:
-        """Go on with a stored conversation."""
+        """Go on with a stored conversation. Token ids of another target are left out: they name other tokens here."""
         self._refuse_while_running()
         self._turns = []
+        target, first = self._about.get("target"), conversation.head.get("target")
         for record in conversation.records:
+            if record.get("target", first) != target:
+                record = record | {"token_ids": []}  # noqa: PLW2901
             with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged record is left out
                 self._replay(record)
         self._conversation = conversation
@@ -334,7 +337,8 @@ class Session:
 
     def _add(self, turn: Turn) -> None:
         self._turns.append(turn)
-        self._record(turn.to_record())
+        made_by = {"target": self._about["target"]} if turn.token_ids and "target" in self._about else {}
+        self._record(turn.to_record() | made_by)
 
     def _new_conversation(self) -> None:
         self._turns = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from localspec.chat.session import Session
     from localspec.launch import Launch
     from localspec.settings import Settings
+    from localspec.worker.protocol import Event
 
 
 def answer(text: str, launch: Launch, settings: Settings, *, as_json: bool) -> int:
@@ -41,17 +42,20 @@ def answer(text: str, launch: Launch, settings: Settings, *, as_json: bool) -> i
     assert launch.load is not None
     with Worker() as worker, ctrl_c_stops(worker) as interrupted:
         try:
-            ready = _load(worker, launch)
+            ready = _load(worker, launch, interrupted)
             if settings.think is not None and not ready.knows_thinking:
                 output.say(
                     "The chat template of this model has no switch for thinking; the flag changes nothing."
                 )
             session = new_session(worker, settings)
-            finished = _stream(session, text, show=not as_json)
+            finished = _stream(_stopping(session.ask(text), worker, interrupted), show=not as_json)
         except LocalspecError:
-            if interrupted:
-                return INTERRUPTED  # a load that was stopped is no fault to report
-            raise
+            if not interrupted:
+                raise
+            # A load that was stopped is no fault to report; who reads JSON still gets an object.
+            if as_json:
+                output.show_error(LocalspecError("Stopped before there was an answer."), as_json=True)
+            return INTERRUPTED
         if as_json:
             output.write_json(_object(finished, session, launch, settings, ready))
         else:
@@ -81,13 +85,21 @@ def ctrl_c_stops(worker: Worker) -> Iterator[list[bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _load(worker: Worker, launch: Launch) -> Ready:
+def _stopping(events: Iterable[Event], worker: Worker, interrupted: list[bool]) -> Iterator[Event]:
+    """The events, with the stop given again: a Ctrl+C between two requests reached neither of them."""
+    for event in events:
+        if interrupted:
+            worker.stop()
+        yield event
+
+
+def _load(worker: Worker, launch: Launch, interrupted: list[bool]) -> Ready:
     assert launch.load is not None
     for sentence in launch.notes:
         output.say(sentence)
     line = StatusLine()
     ready: Ready | None = None
-    for event in worker.load(launch.load):
+    for event in _stopping(worker.load(launch.load), worker, interrupted):
         if isinstance(event, LoadProgress):
             line.show(f"Loading the {event.stage}: {event.fraction:.0%}")
         elif isinstance(event, Ready):
@@ -101,12 +113,12 @@ def _load(worker: Worker, launch: Launch) -> Ready:
     return ready
 
 
-def _stream(session: Session, text: str, *, show: bool) -> Finished:
+def _stream(events: Iterable[Event], *, show: bool) -> Finished:
     line = StatusLine()
     finished: Finished | None = None
     thought = written = ""
     try:
-        for event in session.ask(text):
+        for event in events:
             if isinstance(event, PromptProgress) and event.done < event.total:
                 line.show(f"Reading the prompt: {event.done} of {event.total} tokens")
             elif isinstance(event, Notice):
@@ -178,8 +190,15 @@ def _object(
             "state": finished.draft.state,
             "reason": finished.draft.reason,
             "name": finished.draft.name,
+            "predicted_speedup": finished.draft.predicted,
+            "overlap": finished.draft.overlap,
+            "overlap_reason": finished.draft.no_overlap,
         },
         "stats": finished.stats.to_json(),
+        "device": {
+            "target": ready.target.device,
+            "draft": ready.draft_model.device if ready.draft_model else None,
+        },
         "settings": used,
     }
 
@@ -190,7 +209,7 @@ class StatusLine:
     def __init__(self) -> None:
         self._shown = False
         self._at = 0.0
-        self._live = output.is_terminal(sys.stderr)
+        self._live = output.can_draw(sys.stderr)
 
     def show(self, text: str) -> None:
         """Write it over what is there, ten times a second at most."""

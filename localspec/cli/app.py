@@ -63,7 +63,8 @@ def run(arguments: list[str] | None = None) -> None:
     output.use_utf8()
     code = _run(arguments, as_json="--json" in arguments)
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()
     except (OSError, ValueError):
         _mute_stdout()
     sys.exit(code)
@@ -97,6 +98,8 @@ def _fail(error: LocalspecError, *, as_json: bool) -> int:
         output.show_error(error, as_json=as_json)
     except BrokenPipeError:
         _mute_stdout()
+    except LocalspecError:  # stdout takes nothing: stderr may
+        output.show_error(error, as_json=False)
     return error.exit_code
 
 

@@ -218,7 +218,7 @@ def _paths(problems: list[dict[str, str]]) -> dict[str, dict[str, Any]]:
             free: int | None = shutil.disk_usage(parent).free
         except OSError:
             free = None
-        found[name] = {"path": str(path), "exists": path.exists(), "free": free, "writable": writable}
+        found[name] = {"path": str(path), "exists": _exists(path), "free": free, "writable": writable}
         if not writable:
             problems.append(
                 {
@@ -227,12 +227,27 @@ def _paths(problems: list[dict[str, str]]) -> dict[str, dict[str, Any]]:
                     "fix": f"ls -ld {parent}",
                 }
             )
+        elif parent != path and not parent.is_dir():
+            problems.append(
+                {
+                    "problem": f"{path} cannot be made.",
+                    "why": f"{parent} is no folder.",
+                    "fix": f"ls -ld {parent}",
+                }
+            )
     return found
 
 
 def _existing(path: Path) -> Path:
     """The path itself, or the nearest folder above it that exists."""
-    return next((p for p in (path, *path.parents) if p.exists()), Path("/"))
+    return next((p for p in (path, *path.parents) if _exists(p)), Path("/"))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder above it that we may not read, a name that is too long
+        return False
 
 
 def _check_settings(problems: list[dict[str, str]]) -> None:
@@ -291,11 +306,12 @@ def _lines(report: dict[str, Any]) -> list[str]:
     lines.append(row("system", f"{system['platform']}, {system['cores']} cores"))
     offload = {True: "yes, this build can use one", False: "no, this build is for the CPU only", None: "?"}
     lines.append(row("GPU", offload[engine["gpu_offload"]]))
-    for device in engine["devices"]:
-        if device["kind"] in ("gpu", "igpu"):
-            known = device["total"] > 0
-            free, total = (human(device[key] if known else None) for key in ("free", "total"))
-            lines.append(row("", f"{device['description'] or device['name']}: {free} free of {total}"))
+    # Numbered as --draft-device counts them.
+    for number, device in enumerate(d for d in engine["devices"] if d["kind"] in ("gpu", "igpu")):
+        known = device["total"] > 0
+        free, total = (human(device[key] if known else None) for key in ("free", "total"))
+        name = ", ".join(dict.fromkeys(filter(None, (device["name"], device["description"]))))
+        lines.append(row(f"  gpu{number}", f"{name}: {free} free of {total}"))
     ram = system["ram"]
     lines.append(row("RAM", f"{human(ram['free'])} free of {human(ram['total'])}"))
     for name, entry in report["paths"].items():

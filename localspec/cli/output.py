@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -52,6 +53,11 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
+def can_draw(stream: TextIO | None) -> bool:
+    """Whether a person sees it on a terminal that knows the codes for colours and for the cursor."""
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
 def say(text: str = "", *, end: str = "\n") -> None:
     """One line of talk on stderr. A stderr that is gone is no reason to stop."""
     stream = sys.stderr
@@ -66,23 +72,30 @@ def say(text: str = "", *, end: str = "\n") -> None:
 
 def say_dim(text: str) -> None:
     """Text in a faint colour, without a line end; for a terminal's stderr."""
-    sys.stderr.write(f"\x1b[2m{printable(text)}\x1b[22m")
+    faint, plain = ("\x1b[2m", "\x1b[22m") if can_draw(sys.stderr) else ("", "")
+    sys.stderr.write(f"{faint}{printable(text)}{plain}")
     sys.stderr.flush()
 
 
 def write(text: str) -> None:
     """Output on stdout, at once; on a terminal control characters are made visible."""
-    if sys.stdout is not None:  # closed by whoever started us
+    if sys.stdout is None:  # closed by whoever started us
+        return
+    try:
         sys.stdout.write(printable(text) if is_terminal(sys.stdout) else text)
         sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from localspec.errors import LocalspecError
+
+        why = f"{error.strerror or error}."
+        raise LocalspecError("The output could not be written.", why=why, hint="df -h .") from error
 
 
 def write_json(value: object) -> None:
     """One JSON object on stdout, in one line. Numbers that are none become null."""
-    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n"
-    if sys.stdout is not None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _finite(value: Any) -> Any:
@@ -122,10 +135,10 @@ def size(count: int | None) -> str:
 
 
 def draft_line(draft: DraftStatus) -> str:
-    """`draft: on (name, k=4)`, `draft: on (name, k=auto)` or `draft: off (reason)`."""
+    """`draft: on (name, k=4)`, `draft: on (name, k=auto, overlapped)` or `draft: off (reason)`."""
     if draft.state == "on":
         length = "k=auto" if draft.auto else f"k={draft.n_draft}"
-        return f"draft: on ({draft.name}, {length})"
+        return f"draft: on ({draft.name}, {length}{', overlapped' if draft.overlap else ''})"
     return f"draft: off ({draft.reason})"
 
 
@@ -141,6 +154,9 @@ def figures(stats: Stats, draft: DraftStatus) -> str:
         parts.append(f"prompt {stats.prompt_tok_s:.0f} tok/s")
     if stats.acceptance_rate is not None and stats.mean_accepted_length is not None:
         parts.append(f"accepted {stats.accepted} of {stats.drafted} ({stats.acceptance_rate:.0%})")
+        if len(stats.by_source) > 1:
+            shares = (f"{name} {one.accepted} of {one.drafted}" for name, one in stats.by_source.items())
+            parts.append(f"of these {', '.join(shares)}")
         parts.append(f"{stats.mean_accepted_length:.2f} tokens a round")
     elif draft.state == "on":
         parts.append("no draft tokens")

@@ -24,7 +24,7 @@ _LINE_SECONDS = 10.0
 @contextmanager
 def drawing() -> Iterator[Callable[[Progress], None]]:
     """Something to pass as `progress` to `hub.fetch` and `demo.ensure`."""
-    if not output.is_terminal(sys.stderr):
+    if not output.can_draw(sys.stderr):
         yield _Lines()
         return
     from rich.console import Console
@@ -102,7 +102,7 @@ def _figures(event: Progress) -> str:
     if event.stage == "preparing":
         return "working"
     parts = [f"{output.size(event.done)} of {output.size(event.total)}"]
-    if event.stage == "downloading" and event.speed > 0:
+    if event.stage == "downloading" and event.speed > 0 and event.done < event.total:
         parts.append(f"{output.size(round(event.speed))}/s")
         if event.eta is not None:
             parts.append(f"{_clock(event.eta)} left")

@@ -31,6 +31,7 @@ def command(  # Typer's way to name flags
     ] = None,
     draft: shared.Draft = None,
     n_draft: shared.NDraft = None,
+    lookup: shared.Lookup = None,
     prompt: Annotated[
         str | None,
         typer.Option(
@@ -55,24 +56,27 @@ def command(  # Typer's way to name flags
     ctx: shared.Ctx = None,
     gpu_layers: shared.GpuLayers = None,
     draft_gpu_layers: shared.DraftGpuLayers = None,
+    draft_device: shared.DraftDevice = None,
+    draft_threads: shared.DraftThreads = None,
+    draft_kv: shared.DraftKv = None,
+    overlap: shared.Overlap = None,
     kv: shared.Kv = None,
     flash_attn: Annotated[str | None, shared.option("flash_attn", metavar="WHEN")] = None,
     split_mode: Annotated[str | None, shared.option("split_mode", metavar="MODE")] = None,
     threads: shared.Threads = None,
+    batch: shared.Batch = None,
+    ubatch: shared.Ubatch = None,
     template: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="A Jinja chat template in place of the model's own.", show_default=False
         ),
     ] = None,
-    profile: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Settings that localspec tune saved: auto takes the target's newest, none leaves them out.",
-            show_default=False,
-        ),
-    ] = "auto",
+    profile: shared.Profile = "auto",
+    go_on: Annotated[
+        bool,
+        typer.Option("--continue", help="Go on with the conversation of the chat that was changed last."),
+    ] = False,
     force_draft: Annotated[
         bool,
         typer.Option(
@@ -96,6 +100,18 @@ def command(  # Typer's way to name flags
 
     settings = load_settings(flags)
     chat = prompt is None and not json and output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)
+    if chat and not output.can_draw(sys.stdout):
+        raise UsageError(
+            "This terminal cannot show the chat.",
+            why="TERM is dumb: it knows no codes for the cursor.",
+            hint='localspec run -p "Why is the sky blue?"',
+        )
+    if go_on and not chat:
+        raise UsageError(
+            "--continue belongs to the chat.",
+            why="With -p, --json or a pipe one prompt is answered.",
+            hint="localspec run --continue",
+        )
     text = "" if chat else read_prompt(prompt)
     from localspec.cli.fetching import ready_to_launch
     from localspec.launch import prepare
@@ -113,7 +129,7 @@ def command(  # Typer's way to name flags
     launch = ready_to_launch(prepared, yes=yes)
     settings = launch.settings or settings
     if chat:
-        return _chat(launch, settings)
+        return _chat(launch, settings, go_on=go_on)
     from localspec.cli.answer import answer
 
     return answer(text, launch, settings, as_json=json)
@@ -152,16 +168,24 @@ def _as_typed(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _chat(launch: Launch, settings: Settings) -> int:
+def _chat(launch: Launch, settings: Settings, *, go_on: bool) -> int:
     from localspec.chat.store import ConversationStore
     from localspec.tui.app import run_app
     from localspec.worker.process import Worker
 
+    store = ConversationStore()
+    last = store.newest() if go_on else None
+    if go_on and last is None:
+        raise UsageError(
+            "There is no conversation to go on with.", why=f"{store.folder} holds none.", hint="localspec run"
+        )
     with Worker() as worker:
         session = shared.new_session(
             worker,
             settings,
-            store=ConversationStore(),
+            store=store,
             about={"target": launch.target.id, "draft": launch.draft_name},
         )
+        if last is not None:
+            session.resume(last)
         return run_app(session, worker, launch, coloured=settings.show_drafted, theme=settings.theme)

@@ -66,6 +66,12 @@ class Catalog:
             raise self.problem
         return self._named(name, role, target)
 
+    def knows(self, name: str) -> bool:
+        """Whether the part before a colon is a model, a family or a size here."""
+        word = name.strip().lower().partition(":")[0]
+        known = {"demo", "demo-draft", *self.file.models, *self.file.families}
+        return word in known or any(word == model.size for model in self.file.models.values())
+
     def pair(self, target: str, draft: str) -> Pair | None:
         """What was reported of a pair of ids, whatever their quants. None = untested."""
         key = (target.partition(":")[0], draft.partition(":")[0])
@@ -259,7 +265,13 @@ def load_catalog(user_file: Path | None = None) -> Catalog:
     """
     ours = read_file(paths.catalog_file())
     own = user_file if user_file is not None else paths.user_models_file()
-    if not own.is_file():
+    try:
+        there = own.is_file()
+    except OSError as error:
+        why = f"{error.strerror or error}."
+        problem = CatalogError(f"{own} cannot be read.", why=why, hint=f"ls -l {shell_word(own)}")
+        return Catalog(ours, problem)
+    if not there:
         return Catalog(ours)
     try:
         return Catalog(read_file(own, base=ours))

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import json
+import string
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ from localspec.models.gguf_layout import MAX_LAYERS, integer, per_layer, read_la
 from localspec.models.gguf_parse import LazyArray, RawHeader, TensorInfo
 from localspec.models.gguf_shards import first_shard, read_shards
 from localspec.models.listing import quant_word
-from localspec.models.text import shown
+from localspec.models.text import printable, shown
 
 __all__ = ["Header", "LazyArray", "TensorInfo", "read_header"]
 
@@ -49,6 +51,7 @@ _KIND_WHY = {
     "audio": "It writes sound, not text.",
     "image": "It makes pictures, not text.",
 }
+_ORDINARY = string.ascii_lowercase + "\n"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -144,13 +147,15 @@ class Header:
     @property
     def has_tokenizer(self) -> bool:
         """The file carries a vocabulary that llama.cpp can use."""
-        return self.tokenizer_model not in ("", "none", "no_vocab") and "tokenizer.ggml.tokens" in self.arrays
+        tokens = self.arrays.get("tokenizer.ggml.tokens")
+        return self.tokenizer_model not in ("", "none", "no_vocab") and tokens is not None and tokens.is_text
 
     def require_model(self, role: Literal["target", "draft"]) -> None:
         """See that this can be loaded as a language model.
 
         Raises:
-            ModelFileError: It is something else, or has no tokenizer; the message names what it is.
+            ModelFileError: It is something else, or has no tokenizer, or one at which llama.cpp ends the process; the
+            message names what it is.
         """
         name = shown(self.path)
         if self.kind != "model":
@@ -165,6 +170,55 @@ class Header:
                 why="Without a vocabulary no text can go in or out.",
                 hint="localspec models",
             )
+        texts = self.arrays["tokenizer.ggml.tokens"].texts()
+        twice = _same_text_twice(texts)
+        if twice is not None:
+            first, second, text = twice
+            raise ModelFileError(
+                f"The vocabulary of {name} is damaged: it cannot be the {role}.",
+                why=f'Tokens {first} and {second} are both "{printable(text)}": llama.cpp loads no such file.',
+                hint=pull_hint(self.path),
+            )
+        unreadable = _unreadable(texts) if role == "target" and self.tokenizer_model == "llama" else ""
+        if unreadable:
+            raise ModelFileError(
+                f"The vocabulary of {name} cannot read ordinary text: it cannot be the {role}.",
+                why=f"It has no token for {json.dumps(unreadable)} and none for the byte <0x{ord(unreadable):02X}>: "
+                "llama.cpp ends the process where a prompt holds one.",
+                hint=pull_hint(self.path),
+            )
+
+
+def _unreadable(texts: list[bytes]) -> str:
+    """The first character that no prompt of a chat does without and an SPM vocabulary cannot read, if any.
+
+    llama.cpp reads a character that is no token by its byte tokens, and takes for granted that they are there
+    (`llama_vocab::byte_to_token`). A rarer one that is missing leaves a model usable: it is not asked for.
+    """
+    wanted = {b"<0x%02X>" % ord(character): character for character in _ORDINARY}
+    found = wanted.keys() & set(texts)
+    if len(found) == len(wanted):  # as in nearly every file
+        return ""
+    known = {as_llama_cpp_reads(text, token) for token, text in enumerate(texts)}
+    return next((c for name, c in wanted.items() if name not in known and c.encode() not in known), "")
+
+
+def _same_text_twice(texts: list[bytes]) -> tuple[int, int, bytes] | None:
+    """Two ids whose texts llama.cpp cannot tell apart, with that text; its loader asserts that there are none."""
+    different = set(texts)
+    if len(different) == len(texts) and b"" not in different and b"\0" not in b"".join(texts):
+        return None
+    seen: dict[bytes, int] = {}
+    for token, text in enumerate(texts):
+        first = seen.setdefault(as_llama_cpp_reads(text, token), token)
+        if first != token:
+            return first, token, text
+    return None
+
+
+def as_llama_cpp_reads(text: bytes, token: int) -> bytes:
+    """A token's text as llama.cpp takes it from a file: up to a zero byte, with a name for an empty one."""
+    return text.split(b"\0", 1)[0] or b"[EMPTY_%d]" % token
 
 
 def read_header(path: Path) -> Header:

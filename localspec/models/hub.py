@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -306,7 +306,10 @@ def _ask(method: str, url: str, repo: str, note: Callable[[str], None], *, token
 def _headers() -> dict[str, str]:
     # Not huggingface_hub's own headers: making those can ask the endpoint for a list of programs.
     headers = {"User-Agent": f"localspec/{__version__}; hf_hub/{huggingface_hub.__version__}"}
-    token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+    token = None
+    if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        with suppress(OSError):  # a file that cannot be read: the hub will say where it needs one
+            token = get_token()
     return {**headers, "authorization": f"Bearer {token}"} if token else headers
 
 

@@ -10,11 +10,12 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from huggingface_hub import constants
 
-from localspec.errors import DownloadError
+from localspec.errors import DownloadError, UsageError
 from localspec.models.listing import RepoFile, choose
 
 PARTIAL = ".localspec.incomplete"
@@ -22,18 +23,28 @@ PARTIAL = ".localspec.incomplete"
 
 
 def root() -> Path:
-    """The folder of the cache."""
-    return Path(constants.HF_HUB_CACHE).expanduser()
+    """The folder of the cache.
+
+    Raises:
+        UsageError: `HF_HOME` or `HF_HUB_CACHE` begins with the name of a user that does not exist.
+    """
+    try:
+        return Path(constants.HF_HUB_CACHE).expanduser()
+    except RuntimeError:
+        raise UsageError(
+            f"The hub's cache would be in {constants.HF_HUB_CACHE}, and there is no such user.",
+            why="HF_HOME or HF_HUB_CACHE says so.",
+            hint="unset HF_HOME HF_HUB_CACHE",
+        ) from None
 
 
 def repo_folder(repo: str) -> Path:
     """The folder of one repository; an existing one whose name differs only in case is taken."""
     name = "models--" + repo.replace("/", "--")
     folder = root() / name
-    if not folder.is_dir() and root().is_dir():
-        for other in root().iterdir():
-            if other.name.lower() == name.lower():
-                return other
+    with suppress(OSError):  # nothing there yet, or nothing that we may read
+        if not folder.is_dir():
+            return next((each for each in root().iterdir() if each.name.lower() == name.lower()), folder)
     return folder
 
 
@@ -74,8 +85,9 @@ def _files(snapshot: Path) -> Iterator[RepoFile]:
     for folder, _, names in os.walk(snapshot):
         for name in names:
             file = Path(folder) / name
-            if name.lower().endswith(".gguf") and file.is_file():  # a link whose blob is gone is no file
-                yield RepoFile(file.relative_to(snapshot).as_posix(), file.stat().st_size)
+            with suppress(OSError):  # a blob that we may not read
+                if name.lower().endswith(".gguf") and file.is_file():  # a link whose blob is gone is no file
+                    yield RepoFile(file.relative_to(snapshot).as_posix(), file.stat().st_size)
 
 
 def has(repo: str, path: str, size: int) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from localspec.errors import ModelFileError
-from localspec.models.gguf import Header, LazyArray
+from localspec.models.gguf import Header, LazyArray, as_llama_cpp_reads
 from localspec.models.text import printable, shown
 
 MAX_SIZE_DIFFERENCE = 128
@@ -214,7 +214,9 @@ def _text_differences(target: Vocabulary, draft: Vocabulary) -> list[Difference]
         return []
     ours, theirs = target.texts(), draft.texts()
     different = [
-        i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b and _as_c(a, i) != _as_c(b, i)
+        i
+        for i, (a, b) in enumerate(zip(ours, theirs, strict=False))
+        if a != b and as_llama_cpp_reads(a, i) != as_llama_cpp_reads(b, i)
     ]
     if not different:
         return []
@@ -225,11 +227,6 @@ def _text_differences(target: Vocabulary, draft: Vocabulary) -> list[Difference]
         Difference("text", printable(ours[i]), printable(theirs[i]), i >= FIRST_COMPARED_ID, i, i in padding)
         for i in different
     ]
-
-
-def _as_c(text: bytes, token: int) -> bytes:
-    """The text as llama.cpp compares it: up to a zero byte, with a name for an empty one."""
-    return text.split(b"\0", 1)[0] if text else b"[EMPTY_%d]" % token
 
 
 def is_padding(text: bytes) -> bool:

@@ -181,7 +181,7 @@ def run_app(
     if app.failure is not None:
         sys.stderr.write(
             f"The interface failed: {type(app.failure).__name__}. The conversation is kept.\n"
-            f"The details are in {log_file}.\nNext: localspec run\n"
+            f"The details are in {log_file}.\nNext: localspec run --continue\n"
         )
         return 1
     return app.return_code or 0

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from localspec.errors import UsageError
 from localspec.options import OPTIONS
 from localspec.settings import Settings, check_value
+from localspec.spec.stats import Stats
 from localspec.tui import text
-from localspec.tui.commands import Command, integer, number, parse
+from localspec.tui.commands import Command, parse
 from localspec.worker.protocol import Configure
 
 if TYPE_CHECKING:
@@ -73,13 +74,7 @@ class Commands:
         return self._configure(Configure(draft_on=wanted), f"Drafting will be {argument.lower()}")
 
     def _n_draft(self, command: Command, argument: str) -> str | None:
-        try:
-            settings = check_value("n_draft", argument, Settings.model_validate({}))
-        except UsageError:
-            allowed = OPTIONS["n_draft"].allowed
-            raise UsageError(
-                f"{command.name} takes {allowed}, not “{argument}”.", hint="/n-draft auto"
-            ) from None
+        settings = self._checked(command, argument, "n_draft", str, "auto")
         length, auto = settings.draft_length
         return self._configure(
             Configure(n_draft=length, auto=auto), f"The draft length will be {settings.n_draft}"
@@ -93,6 +88,19 @@ class Commands:
 
     # ---------------------------------------------------------------- sampling
 
+    @staticmethod
+    def _checked(
+        command: Command, argument: str, field: str, kind: type[float | int | str], example: str
+    ) -> Settings:
+        """Settings with this one value, by the rule of the flag."""
+        try:
+            return check_value(field, kind(argument), Settings.model_validate({}))
+        except (UsageError, ValueError):
+            allowed = OPTIONS[field].allowed
+            raise UsageError(
+                f"{command.name} takes {allowed}, not “{argument}”.", hint=f"{command.name} {example}"
+            ) from None
+
     def _sample(self, **changes: Any) -> None:
         session = self._chat.session
         session.sampling = replace(session.sampling, **changes)
@@ -101,24 +109,24 @@ class Commands:
         return " from the next answer on" if self._chat.busy else ""
 
     def _temp(self, command: Command, argument: str) -> str:
-        value = number(command, argument, 0, 5)
+        value = self._checked(command, argument, "temperature", float, "0.7").temperature
         self._sample(temperature=value)
         greedy = ": always the most likely token" if value == 0 else ""
         return f"Temperature is {value:g}{self._when()}{greedy}."
 
     def _share(self, command: Command, argument: str) -> str:
-        value = number(command, argument, 0, 1)
         field = command.name[1:].replace("-", "_")
+        value = getattr(self._checked(command, argument, field, float, "0.5"), field)
         self._sample(**{field: value})
         return f"{command.name[1:]} is {value:g}{self._when()}."
 
     def _top_k(self, command: Command, argument: str) -> str:
-        value = integer(command, argument, 0, 1_000_000)
+        value = self._checked(command, argument, "top_k", int, "40").top_k
         self._sample(top_k=value)
         return f"top-k is {value}{self._when()}{'' if value else ': all tokens'}."
 
     def _seed(self, command: Command, argument: str) -> str:
-        value = integer(command, argument, 0, 2**64 - 1)
+        value = self._checked(command, argument, "seed", int, "4").seed
         self._sample(seed=value)
         return f"The seed is {value}{self._when()}."
 
@@ -187,14 +195,16 @@ class Commands:
         if not argument:
             self._chat.copy(answer)
             return None
-        path = Path(argument).expanduser()
-        if path.exists():
-            raise UsageError(f"{path} exists; it is left as it is.", hint="/copy ANOTHER-FILE")
         try:
-            path.write_text(answer, encoding="utf-8")
-        except OSError as error:
+            path = Path(argument).expanduser()
+            with path.open("x", encoding="utf-8") as file:
+                file.write(answer)
+        except FileExistsError:
+            raise UsageError(f"{path} exists; it is left as it is.", hint="/copy ANOTHER-FILE") from None
+        except (OSError, RuntimeError, ValueError) as error:  # also: a user that does not exist, a zero byte
+            why = f"{getattr(error, 'strerror', None) or str(error).rstrip('.')}."
             raise UsageError(
-                f"{path} cannot be written.", why=f"{error.strerror}.", hint="/copy ~/answer.md"
+                f"{text.one_line(argument, 60)} cannot be written.", why=why, hint="/copy ~/answer.md"
             ) from error
         return f"Saved the last answer to {path}."
 
@@ -211,12 +221,24 @@ class Commands:
             f"then {text.rate(stats.decode_tok_s)} tok/s",
             f"drafting  {rounds} ({text.percent(stats.acceptance_rate)}); "
             f"mean accepted length {text.NOTHING if mean is None else format(mean, '.2f')}",
+            *_sources(stats),
             _positions("accepted at position, of those that got there", stats.per_position),
             _positions("the same, of all that were drafted", stats.per_position_unconditional),
             f"time      draft {text.seconds(stats.draft_s)}, verify {text.seconds(stats.verify_s)}, "
             f"rest {text.seconds(stats.other_s)}",
         ]
         return "\n".join(line for line in lines if line)
+
+
+def _sources(stats: Stats) -> list[str]:
+    """A line for each source of drafts, where there is more than one."""
+    if len(stats.by_source) < 2:
+        return []
+    return [
+        f"   {text.one_line(name, 40)}: {source.rounds:,} rounds: drafted {source.drafted:,}, accepted "
+        f"{source.accepted:,} ({text.percent(source.acceptance_rate)})"
+        for name, source in stats.by_source.items()
+    ]
 
 
 def _positions(label: str, shares: tuple[float, ...]) -> str:

@@ -101,39 +101,3 @@ def suggestions(text: str) -> list[Command]:
         return []
     typed = text.lower()
     return [each for each in COMMANDS if any(name.startswith(typed) for name in (each.name, *each.aliases))]
-
-
-def number(command: Command, text: str, low: float, high: float) -> float:
-    """A number between bounds, both included.
-
-    Raises:
-        UsageError: It is no number, or outside the bounds.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not low <= value <= high:
-        raise UsageError(
-            f"{command.name} takes a number from {low:g} to {high:g}, not “{text}”.",
-            hint=f"{command.name} {high:g}",
-        )
-    return value
-
-
-def integer(command: Command, text: str, low: int, high: int) -> int:
-    """A whole number between bounds, both included.
-
-    Raises:
-        UsageError: It is no whole number, or outside the bounds.
-    """
-    try:
-        value = int(text)
-    except ValueError:
-        value = low - 1
-    if not low <= value <= high:
-        raise UsageError(
-            f"{command.name} takes a whole number from {low} to {high}, not “{text}”.",
-            hint=f"{command.name} {max(low, min(high, 4))}",
-        )
-    return value

@@ -249,6 +249,22 @@ def test_clear_begins_another_conversation(engine, store):
     assert fixed.seed == 99
 
 
+def test_ids_of_another_target_are_not_taken_over(engine, store):
+    """They name other tokens there, or none at all."""
+    first = Session(engine, store=store, about={"target": "one.gguf"})
+    list(first.ask("a"))
+    assert first.messages[-1].token_ids
+    other = Session(engine, store=store, about={"target": "two.gguf"})
+    other.resume(store.newest())
+    list(other.ask("b"))
+    ids = [bool(turn.token_ids) for turn in other.messages if turn.role == "assistant"]
+    assert ids == [False, True]
+    back = Session(engine, store=store, about={"target": "one.gguf"})
+    back.resume(store.newest())
+    assert [bool(turn.token_ids) for turn in back.messages if turn.role == "assistant"] == [True, False]
+    assert [turn.content for turn in back.messages] == ["a", "A ", "b", "B "]
+
+
 def test_resume_goes_on_in_the_same_file(engine, store):
     session = Session(engine, system="S", store=store, about={"target": "t.gguf"})
     list(session.ask("a"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from localspec import profiles
 from tests.cli.program import priced
 from tests.gguf_files import script_model
 
@@ -28,3 +31,25 @@ def on_pair(tmp_path, models):
         return priced(tmp_path, command, *pair, *arguments, prices=prices)
 
     return run
+
+
+@pytest.fixture
+def tuned(tmp_path, models, monkeypatch):
+    """Saves a profile of the target, as tune would: the draft at length 2, an 8-bit cache and three threads."""
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+
+    def save(draft="draft", **settings):
+        model = profiles.model_file(models[draft], Path(models[draft])) if draft in models else None
+        values = {"draft": model.id if model else draft, "n_draft": 2, "kv": "q8_0", "threads": 3, **settings}
+        made = profiles.Profile(
+            name="fast",
+            when="2026-11-30T10:00:00+00:00",
+            machine=profiles.this_machine(),
+            target=profiles.model_file(models["target"], Path(models["target"])),
+            draft=model,
+            settings=values,
+            versions={"llama-cpp-python": profiles.engine_version()},
+        )
+        profiles.save(made)
+
+    return save

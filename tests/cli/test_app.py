@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec import __version__
+from localspec import __version__, paths
 from localspec.cli import app
 from localspec.errors import LocalspecError, PairingError
 from tests.cli.program import environment, localspec
@@ -167,6 +167,44 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=home, check=False)
     assert done.stdout.startswith("Usage: localspec run")
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_output_that_cannot_be_written_is_said(tmp_path, flags):
+    command = [sys.executable, "-m", "localspec", "models", *flags]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(tmp_path), check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: The output could not be written.\n  No space left on device.\n  Try: df -h .\n"
+    )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+@pytest.mark.parametrize(("closed", "shown"), [(">&-", "stderr"), ("2>&-", "stdout")])
+def test_a_closed_stream_is_no_error(tmp_path, closed, shown):
+    command = f"{sys.executable} -m localspec models {closed}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env=environment(tmp_path), check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (shown == "stdout")
+
+
+@pytest.mark.parametrize("command", ["models", "doctor", "run"])
+def test_a_home_of_nobody_is_three_sentences(tmp_path, command):
+    done = localspec(tmp_path, command, LOCALSPEC_HOME="~nobody-at-all/x")
+    assert done.returncode == 2
+    assert "LOCALSPEC_HOME is ~nobody-at-all/x, and there is no such user." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_home_may_be_relative(monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", "some/where")
+    assert paths.log_dir() == Path.cwd() / "some" / "where" / "state" / "logs"
 
 
 def test_the_locale_does_not_matter(tmp_path):

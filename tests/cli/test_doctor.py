@@ -10,6 +10,7 @@ from localspec import __version__
 from localspec.cli import doctor
 from localspec.measure import surroundings
 from localspec.memory import hardware
+from tests.cli.program import localspec
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +124,9 @@ def test_a_cpu_build_without_a_gpu_is_fine(
 def test_gpus_with_their_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     given(monkeypatch, engine(offload=True, gpus=((20 << 30, 24 << 30), (0, 0))), seen=("Card 0",))
     shown = text(capsys)
-    assert "Card 0: 20.0 GiB free of 24.0 GiB" in shown
-    assert "Card 1: ? free of ?" in shown
+    # Numbers and names are those that --draft-device takes.
+    assert "  gpu0            G0, Card 0: 20.0 GiB free of 24.0 GiB\n" in shown
+    assert "  gpu1            G1, Card 1: ? free of ?\n" in shown
     assert "No problems found." in shown
 
 
@@ -182,3 +184,26 @@ def test_json_is_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         "There is a GPU (Card X), and this llama-cpp-python is for the CPU only."
     ]
     assert said["paths"]["hub cache"]["free"] > 0
+
+
+@pytest.mark.parametrize("command", ["doctor", "models"])
+@pytest.mark.parametrize("variable", ["LOCALSPEC_HOME", "HF_HOME"])
+def test_folders_that_cannot_be_looked_into_are_no_surprise(
+    tmp_path: Path, command: str, variable: str
+) -> None:
+    done = localspec(tmp_path, command, **{variable: str(tmp_path / ("n" * 300))})
+    assert "unexpected" not in done.stderr
+    assert len(done.stdout.splitlines()) > 10
+
+
+def test_a_home_below_a_file_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "file"))
+    given(monkeypatch, engine(offload=False))
+    said = text(capsys)
+    assert (
+        f"Problem: {tmp_path}/file/data/conversations cannot be made.\n  {tmp_path}/file is no folder."
+        in said
+    )

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from localspec.cli import output
 from localspec.spec.events import DraftStatus
-from localspec.spec.stats import Stats
+from localspec.spec.stats import Source, Stats
 
 
 def test_control_characters_become_visible_piece_by_piece():
@@ -58,6 +59,11 @@ def test_figures_leave_out_what_does_not_exist():
     assert output.figures(stats, on) == (
         "40.0 tok/s · 21 tokens · first after 0.61 s · prompt 200 tok/s · accepted 12 of 32 (38%) · "
         "2.50 tokens a round · draft: on (d.gguf, k=4)"
+    )
+    parts = {"lookup": Source(3, 20, 9), "d.gguf": Source(4, 12, 3)}
+    assert (
+        "accepted 12 of 32 (38%) · of these lookup 9 of 20, d.gguf 3 of 12 · 2.50 tokens a round"
+        in output.figures(replace(stats, by_source=parts), on)
     )
     off = DraftStatus("off", "switched off")
     assert (

@@ -238,6 +238,11 @@ def test_a_line_for_five_percent_or_ten_seconds(
     assert len(slow) == 4  # at 0, 10, 20 and 30 seconds
 
 
+def test_nothing_is_left_at_the_end() -> None:
+    assert progress._figures(Progress("m.gguf", 90, 100, 5.0, 2.0)) == "90 B of 100 B  5 B/s  0:03 left"
+    assert progress._figures(Progress("m.gguf", 100, 100, 5.0, 0.0)) == "100 B of 100 B"
+
+
 def test_sentences_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     retry = Progress("m.gguf", 1, 10, stage="retrying", note="It broke. Trying again in 1 s.")
     assert lines_of([retry, retry], capsys) == ["It broke. Trying again in 1 s."]

@@ -11,8 +11,11 @@ import time
 
 import pytest
 
+from localspec.cli import app, output
 from localspec.settings import load_state
+from localspec.worker.process import Worker
 from tests.cli.program import environment, localspec
+from tests.gguf_files import random_llama
 
 
 def test_the_answer_goes_to_stdout_and_everything_else_to_stderr(tmp_path, models):
@@ -67,7 +70,15 @@ def test_json_is_one_object_with_the_names_that_stay(tmp_path, models):
     assert answer["thinking"] == "Let me think "
     assert answer["token_ids"] == list(range(100, 143))
     assert answer["finish_reason"] == "stop"
-    assert answer["draft"] == {"state": "on", "reason": "", "name": "draft.gguf"}
+    assert answer["device"] == {"target": "CPU", "draft": "CPU"}
+    assert answer["draft"] == {
+        "state": "on",
+        "reason": "",
+        "name": "draft.gguf",
+        "predicted_speedup": None,
+        "overlap": False,
+        "overlap_reason": "",
+    }
     stats = answer["stats"]
     assert {
         *(
@@ -297,6 +308,45 @@ def test_sigint_stops_and_prints_what_there_is(tmp_path, models, flags):
         assert "tok/s" in err
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_ctrl_c_during_the_load(tmp_path, models, monkeypatch, capsys, flags):
+    """Who reads JSON gets an object in any case."""
+    for name, value in environment(tmp_path, "load_s=30").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdin", None)
+    real, sent = Worker.load, []
+
+    def load(worker, command):
+        for event in real(worker, command):
+            if not sent:
+                sent.append(signal.raise_signal(signal.SIGINT))
+            yield event
+
+    monkeypatch.setattr(Worker, "load", load)
+    with pytest.raises(SystemExit) as leaving:
+        app.run(["run", models["target"], "--draft", "none", "-p", "hi", *flags])
+    assert leaving.value.code == 130
+    out = capsys.readouterr().out
+    if flags:
+        assert json.loads(out)["error"]["message"] == "Stopped before there was an answer."
+    else:
+        assert out == ""
+
+
+def test_ctrl_c_between_the_load_and_the_answer_is_not_lost(tmp_path, models, monkeypatch, capsys):
+    """The stop names the last request, and at that moment there is none that runs."""
+    for name, value in environment(tmp_path, "tok_s=20,n=1000,text=tick ").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.setattr(output, "draft_line", lambda draft: signal.raise_signal(signal.SIGINT) or "loaded")
+    began = time.monotonic()
+    with pytest.raises(SystemExit) as leaving:
+        app.run(["run", models["target"], "--draft", "none", "-p", "hi", "--json"])
+    assert leaving.value.code == 130
+    assert time.monotonic() - began < 20  # the whole answer takes 50 seconds
+    assert json.loads(capsys.readouterr().out)["finish_reason"] == "cancelled"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_reader_that_leaves_ends_the_answer_quietly(tmp_path, models):
     command = f"{sys.executable} -m localspec run {models['target']} --draft none -p hi | head -c 5"
@@ -314,3 +364,51 @@ def test_a_reader_that_leaves_ends_the_answer_quietly(tmp_path, models):
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
     assert time.monotonic() - began < 15
+
+
+REAL_ENGINE = {"LOCALSPEC_WORKER_HOST": "localspec.worker.host:serve"}
+
+
+def test_a_drafter_of_ones_own_from_the_current_folder(tmp_path, monkeypatch):
+    """The whole way, on the real engine: the parent runs none of the code, the engine's process does."""
+    target = str(random_llama(tmp_path / "tiny.gguf", n_embd=128))
+    (tmp_path / "own_drafts.py").write_text(
+        "import multiprocessing\n"
+        "assert multiprocessing.parent_process() is not None, 'it was run in the parent'\n"
+        "print('said by the drafter')\n"
+        "def draft(input_ids):\n    return input_ids[-3:]\n"
+        "class Fails:\n    def __call__(self, input_ids): raise ValueError('no\\x1b[31m idea')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    short = ("--temp", "0", "--max-tokens", "12", "--ctx", "256", "--threads", "1")
+    base = ("run", target, "-p", "hi", *short, "--json")
+    found = {}
+    for draft in ("none", "own_drafts:draft", "own_drafts:Fails"):
+        done = localspec(tmp_path, *base, "--draft", draft, "--n-draft", "3", **REAL_ENGINE)
+        assert done.returncode == 0, done.stderr
+        assert "said by the drafter" not in done.stdout
+        found[draft] = json.loads(done.stdout)
+    plain, own, fails = found.values()
+    assert own["token_ids"] == fails["token_ids"] == plain["token_ids"]
+    assert (own["draft"]["state"], own["draft"]["name"]) == ("on", "own_drafts:draft")
+    assert own["stats"]["by_source"]["own_drafts:draft"]["drafted"] == own["stats"]["drafted"] > 0
+    assert own["settings"]["draft"] == "own_drafts:draft"
+    assert fails["draft"]["reason"] == "the drafter raised ValueError: no\\x1b[31m idea"
+    wrong = localspec(tmp_path, *base[:-1], "--draft", "own_drafts:drift", **REAL_ENGINE)
+    assert wrong.returncode == 2
+    assert "own_drafts has no drift.\n  Did you mean draft?" in wrong.stderr
+
+
+def test_files_to_look_up(tmp_path):
+    target = str(random_llama(tmp_path / "tiny.gguf", n_embd=128))
+    (tmp_path / "a.txt").write_text("hi there, hi there")
+    base = ("run", target, "-p", "hi", "--temp", "0", "--max-tokens", "8", "--ctx", "256", "--threads", "1")
+    files = ("--lookup", str(tmp_path / "a.txt"), "--lookup", str(tmp_path / "tiny.gguf"))
+    done = localspec(tmp_path, *base, *files[:2], "--n-draft", "4", "--json", **REAL_ENGINE)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["draft"]["name"] == "lookup"
+    assert "Lookup also searches a.txt: " in done.stderr
+    refused = localspec(tmp_path, *base, *files)
+    assert refused.returncode == 2
+    assert "tiny.gguf is not text" in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 
 import pytest
 
@@ -19,11 +21,11 @@ def target(tmp_path_factory):
     return str(script_model(tmp_path_factory.mktemp("models") / "target.gguf", {}))
 
 
-def start(home, *arguments, script=""):
+def start(home, *arguments, script="", term="xterm-256color"):
     return pexpect.spawn(
         sys.executable,
         ["-m", "localspec", *arguments],
-        env=environment(home, script, TERM="xterm-256color"),
+        env=environment(home, script, TERM=term),
         encoding="utf-8",
         timeout=20,
         dimensions=(24, 100),
@@ -85,6 +87,52 @@ def test_thinking_is_shown_faintly(tmp_path, target):
     program = start(tmp_path, "run", target, "--draft", "none", "-p", "hi", script="n=2,think=3,text=yes no")
     program.expect_exact("\x1b[2mLet ")
     program.expect_exact("yes no")
+    program.expect(pexpect.EOF)
+
+
+def test_a_dumb_terminal_gets_no_codes(tmp_path, target):
+    prompt = ("run", target, "--draft", "none", "-p", "hi")
+    program = start(tmp_path, *prompt, script="n=2,think=3,load_s=1,text=yes no", term="dumb")
+    program.expect_exact("Let me think")
+    program.expect_exact("yes no")
+    program.expect(pexpect.EOF)
+    program = start(tmp_path, *prompt, script="n=2,load_s=1,text=yes no", term="dumb")
+    program.expect(pexpect.EOF)
+    assert "yes no" in program.before
+    assert "\x1b" not in program.before
+
+
+def test_a_dumb_terminal_gets_no_chat(tmp_path, target):
+    program = start(tmp_path, "run", target, term="dumb")
+    program.expect(pexpect.EOF)
+    program.close()
+    assert "This terminal cannot show the chat." in program.before
+    assert "\x1b" not in program.before
+    assert program.exitstatus == 2
+
+
+def test_a_chat_that_was_killed_is_gone_on_with(tmp_path, target):
+    arguments, script = ("run", target, "--draft", "none"), "n=3,text=alpha beta "
+    program = start(tmp_path, *arguments, script=script)
+    program.expect("ready")
+    program.send("what is kept?")
+    time.sleep(0.3)
+    program.send("\r")
+    program.expect_exact("3 tokens")
+    program.kill(signal.SIGKILL)
+    program.close()
+    program = start(tmp_path, *arguments, "--continue", script=script)
+    program.expect_exact("Going on with “what is kept?”")
+    program.sendcontrol("q")
+    program.expect(pexpect.EOF)
+
+
+def test_there_is_nothing_to_go_on_with(tmp_path, target):
+    program = start(tmp_path, "run", target, "--draft", "none", "--continue")
+    program.expect_exact("There is no conversation to go on with.")
+    program.expect(pexpect.EOF)
+    program = start(tmp_path, "run", target, "--continue", "-p", "hi")
+    program.expect_exact("--continue belongs to the chat.")
     program.expect(pexpect.EOF)
 
 

@@ -302,3 +302,71 @@ def test_too_many_layers(tmp_path):
     path = files.random_llama(tmp_path / "x.gguf", metadata={"llama.block_count": 1_000_000_000})
     with pytest.raises(ModelFileError, match="damaged"):
         read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("edits", "said"),
+    [
+        ({270: "same", 290: "same"}, 'Tokens 270 and 290 are both "same"'),
+        ({270: "<s>"}, 'Tokens 1 and 270 are both "<s>"'),
+        ({270: "a\0b", 290: "a\0c"}, 'Tokens 270 and 290 are both "a\\x00c"'),
+        ({270: "[EMPTY_290]", 290: ""}, "Tokens 270 and 290"),
+    ],
+)
+def test_a_vocabulary_that_llama_cpp_would_break_off_at(tmp_path, edits, said):
+    header = read_header(files.random_llama(tmp_path / "m.gguf", edits=edits))
+    with pytest.raises(ModelFileError) as caught:
+        header.require_model("target")
+    assert said in caught.value.why
+    assert "vocabulary of" in caught.value.message
+
+
+@pytest.mark.parametrize("edits", [{270: "", 290: ""}, {270: "a\0b", 290: "c\0b"}, {270: "\0a", 290: "\0b"}])
+def test_a_vocabulary_that_only_looks_odd(tmp_path, edits):
+    read_header(files.random_llama(tmp_path / "m.gguf", edits=edits)).require_model("target")
+
+
+NO_BYTES = {i: f"zz{i}" for i in range(3, 259)}
+LETTERS = {300 - 1 - i: letter for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
+
+
+@pytest.mark.parametrize(
+    ("edits", "said"),
+    [
+        (NO_BYTES, '"a"'),
+        (NO_BYTES | LETTERS, '"\\n"'),
+        ({3 + ord("q"): "zz"}, "<0x71>"),
+    ],
+)
+def test_a_vocabulary_that_cannot_read_ordinary_text(tmp_path, edits, said):
+    """llama.cpp ends the process while it reads a prompt."""
+    header = read_header(files.random_llama(tmp_path / "m.gguf", edits=edits))
+    with pytest.raises(ModelFileError, match="cannot read ordinary text") as caught:
+        header.require_model("target")
+    assert said in caught.value.why
+    header.require_model("draft")  # the target's vocabulary reads the text
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        NO_BYTES | LETTERS | {260: "\n"},
+        {3 + ord("q"): "zz", 270: "q"},
+        {3 + ord("q"): "<0x71>\0more"},
+        {i: f"zz{i}" for i in range(3 + 128, 3 + 256)},
+    ],
+)
+def test_a_vocabulary_that_reads_ordinary_text_without_all_bytes(tmp_path, edits):
+    read_header(files.random_llama(tmp_path / "m.gguf", edits=edits)).require_model("target")
+
+
+def test_other_tokenizers_need_no_byte_tokens(tmp_path):
+    path = files.random_llama(tmp_path / "m.gguf", tokenizer="gpt2", edits=NO_BYTES)
+    read_header(path).require_model("target")
+
+
+def test_a_vocabulary_of_numbers_is_none(tmp_path):
+    options = {"metadata": {"tokenizer.ggml.tokens": list(range(300))}}
+    header = read_header(small(tmp_path / "m.gguf", **options))
+    with pytest.raises(ModelFileError, match="has no tokenizer"):
+        header.require_model("draft")

@@ -1,6 +1,8 @@
 """llama.cpp as the judge: it loads what the tests write, and our header says what it says."""
 
 import ctypes
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -168,3 +170,23 @@ def test_tensor_types_are_those_of_ggml():
         )
     for number in gguf_facts.REMOVED_TENSOR_TYPES:
         assert library.ggml_blck_size(number) == 0
+
+
+LOADS = (
+    "import sys, llama_cpp\n"
+    "from localspec.llama.log import NativeLog\n"
+    "NativeLog().install()\n"
+    "params = llama_cpp.llama_model_default_params()\n"
+    "for name in sys.argv[1:]:\n"
+    "    print(bool(llama_cpp.llama_model_load_from_file(name.encode(), params)), flush=True)\n"
+)
+
+
+def test_llama_cpp_dies_at_the_vocabularies_that_we_refuse(tmp_path):
+    odd = files.random_llama(tmp_path / "odd.gguf", edits={270: "", 290: "", 271: "a\0b", 291: "c\0b"})
+    twice = files.random_llama(tmp_path / "twice.gguf", edits={270: "a\0b", 290: "a\0c"})
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADS, odd, twice], capture_output=True, text=True, check=False
+    )
+    said = [line for line in ran.stdout.splitlines() if line in ("True", "False")]
+    assert (said, ran.returncode != 0) == (["True"], True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
-from localspec.errors import DownloadError, ModelFileError
+from localspec.errors import DownloadError, ModelFileError, UsageError
 from localspec.models import hub, hubcache, transfer
 from tests.hub_server import COMMIT, Fault, HubServer
 from tests.models.hub_helpers import FILE, REPO, fetch, leave_partial, partial_of, ref, split_model
@@ -31,6 +31,21 @@ def test_file_arrives_and_other_tools_find_it(served: HubServer, model_bytes: by
     )
     assert [e.done for e in events] == sorted(e.done for e in events)
     assert not list(path.parents[2].rglob("*.incomplete"))
+
+
+def test_a_token_file_that_cannot_be_read_stops_nothing(
+    served: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "file" / "token"))
+    assert fetch()[0].is_file()
+    assert {request.authorization for request in served.requests} == {""}
+
+
+def test_a_cache_of_nobody_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", "~nobody-at-all/hub")
+    with pytest.raises(UsageError, match="no such user"):
+        hubcache.root()
 
 
 def test_cached_file_makes_no_request(served: HubServer) -> None:

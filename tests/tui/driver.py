@@ -14,6 +14,7 @@ from textual import events
 from textual.pilot import Pilot
 
 from localspec.chat.session import Session
+from localspec.chat.store import ConversationStore
 from localspec.tui.app import LocalspecApp
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.widgets.notices import Notice
@@ -102,13 +103,20 @@ async def chat(
     notes: tuple[str, ...] = (),
     target_name: str = "big",
     host: str = "tests.fake_host:serve",
+    store: ConversationStore | None = None,
     folder: Path,
 ) -> AsyncIterator[Chat]:
-    """The app on a screen of `size` cells; the engine follows `script` (see tests/fake_host.py)."""
+    """The app on a screen of `size` cells; the engine follows `script` (see tests/fake_host.py).
+
+    What `store` holds is gone on with.
+    """
     before = os.environ.get("LOCALSPEC_FAKE")
     os.environ["LOCALSPEC_FAKE"] = script
     worker = Worker(host=host, log_file=folder / "engine.log")
-    session = Session(worker, seed=1)
+    session = Session(worker, seed=1, store=store)
+    kept = store.newest() if store is not None else None
+    if kept is not None:
+        session.resume(kept)
     pair = Pair(load or Load(target=TARGET, draft=draft), target_name, notes=notes)
     app = LocalspecApp(session, worker, pair)
     try:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual import events
 
-from localspec.errors import LocalspecError
+from localspec.chat.store import ConversationStore
+from localspec.errors import ContextFullError, LocalspecError
 from localspec.tui.screens.help import Help
-from localspec.worker.protocol import DraftSpec, Load
+from localspec.worker.protocol import DraftSpec, Event, Generate, Load
 from tests.tui.driver import TARGET, chat
 
 BRACKETS = "see [0] and [/x] and [b + c], a[i] = [/red] [link=x]y [@click=app.bell]z[/] \\\\[ "
@@ -147,6 +150,24 @@ async def test_escape_stops_and_keeps_the_text(tmp_path: Path) -> None:
         assert kept.startswith("word word")
         await c.until(lambda: "stopped" in c.words())
         assert c.screen.last_answer() == kept
+
+
+async def test_escape_before_the_request_was_made_is_not_lost(tmp_path: Path) -> None:
+    async with chat("n=1000,tok_s=50,text=word ", folder=tmp_path) as c:
+        real, pressed = c.worker.generate, threading.Event()
+
+        def late(command: Generate) -> Iterator[Event]:
+            assert pressed.wait(10)
+            yield from real(command)
+
+        c.worker.generate = late  # type: ignore[assignment,method-assign]
+        await c.send("go")
+        await c.pilot.press("escape")
+        pressed.set()
+        await c.until(lambda: not c.screen.busy, 8)  # the whole answer takes 20 seconds
+        c.worker.generate = real  # type: ignore[method-assign]
+        await c.send("/retry")
+        await c.until(lambda: c.screen.figures.stats.completion_tokens > 20)  # that stop has ended
 
 
 async def test_escape_during_the_prompt_leaves_no_empty_answer(tmp_path: Path) -> None:
@@ -340,6 +361,47 @@ async def test_resize_storm(tmp_path: Path) -> None:
         assert c.app._exception is None
 
 
+async def test_a_stored_conversation_is_shown_and_gone_on_with(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "kept")
+    async with chat("n=6,think=3,text=alpha [/red] ", store=store, folder=tmp_path) as c:
+        await c.ask("first [/x] question")
+    async with chat("n=2,text=beta ", store=store, folder=tmp_path, size=(100, 40)) as c:
+        await c.until(lambda: "Going on with “first [/x] question”" in c.words())
+        await c.until(lambda: "alpha [/red] alpha" in c.words())
+        assert "first [/x] question" in c.words().partition("Going on")[0]
+        assert "▸ Thought" in c.words()
+        assert "no answer yet" not in c.words()
+        await c.ask("second")
+        assert [turn.content for turn in c.session.messages if turn.role == "user"] == [
+            "first [/x] question",
+            "second",
+        ]
+        await c.pilot.press("up", "up")
+        assert c.screen.prompt.text == "first [/x] question"
+        await c.send("/regenerate")
+        await c.until(lambda: not c.screen.busy)
+    assert len(store.list()) == 1
+
+
+async def test_a_message_without_an_answer_is_offered_again(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "kept")
+    store.create({}).append({"type": "message", "role": "user", "content": "lost?"})
+    async with chat("n=2,text=beta ", store=store, folder=tmp_path) as c:
+        await c.until(lambda: "The last message has no answer yet: /retry" in c.words())
+        await c.send("/retry")
+        await c.until(lambda: c.screen.last_answer() == "beta beta ")
+
+
+async def test_enter_still_sends_after_the_terminal_was_tiny(tmp_path: Path) -> None:
+    async with chat("n=3", folder=tmp_path) as c:
+        c.screen.prompt.put("typed before")
+        await c.pilot.resize_terminal(12, 4)
+        await c.pilot.resize_terminal(80, 24)
+        await c.until(lambda: c.screen.prompt.has_focus)
+        await c.pilot.press("enter")
+        await c.until(lambda: [turn.content for turn in c.session.messages][:1] == ["typed before"])
+
+
 async def test_help_opens_and_closes(tmp_path: Path) -> None:
     async with chat(folder=tmp_path) as c:
         await c.pilot.press(*"kept")
@@ -417,3 +479,13 @@ async def test_answer_outlives_sampling_changes(tmp_path: Path) -> None:
     async with chat("echo=command", folder=tmp_path) as c:
         c.session.sampling = replace(c.session.sampling, temperature=0.25)
         assert '"temperature": 0.25' in await c.ask()
+
+
+async def test_a_message_that_alone_is_too_long_is_not_told_to_drop_others(tmp_path: Path) -> None:
+    async with chat("n=2", folder=tmp_path) as c:
+        c.screen.fail(ContextFullError("Too long."))
+        await c.until(lambda: "the Up key brings your text back" in c.notices())
+        await c.ask("one")
+        await c.ask("two")
+        c.screen.fail(ContextFullError("Too long."))
+        await c.until(lambda: "/drop forgets the oldest turn" in c.notices())

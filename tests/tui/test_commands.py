@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from localspec.errors import UsageError
+from localspec.spec.stats import Source
 from localspec.tui import clipboard
 from localspec.tui.commands import COMMANDS, as_message, is_command, parse, suggestions
 from localspec.tui.screens.help import Help
@@ -44,6 +46,29 @@ def test_suggestions_narrow_down() -> None:
     assert [each.name for each in suggestions("/retr")] == ["/regenerate"]
     for none in ("", "te", "/temp ", "//t", "/xyz"):
         assert suggestions(none) == []
+
+
+@pytest.mark.parametrize("name", ["~nobody-at-all/x.md", "n" * 300, "a\0b", "/", "no/such/folder/x.md"])
+async def test_a_copy_that_cannot_be_written_says_so(tmp_path: Path, name: str) -> None:
+    async with chat("n=3", folder=tmp_path) as c:
+        await c.ask()
+        await c.send(f"/copy {name}")
+        await c.until(lambda: "cannot be written" in c.notices() or "exists" in c.notices())
+        assert "Something went wrong" not in c.notices()
+
+
+async def test_a_fault_in_a_command_does_not_end_the_chat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chat("n=3", folder=tmp_path) as c:
+
+        def fail() -> None:
+            raise ZeroDivisionError("[/red]")
+
+        monkeypatch.setattr(c.screen, "action_help", fail)
+        await c.send("/help")
+        await c.until(lambda: "ZeroDivisionError: [/red]" in c.notices())
+        assert await c.ask()
 
 
 async def test_draft_off_and_on_in_mid_answer(tmp_path: Path) -> None:
@@ -110,7 +135,10 @@ async def test_sampling_commands(tmp_path: Path) -> None:
         ("/temp hot", "a number from 0 to 5"),
         ("/temp 9", "a number from 0 to 5"),
         ("/temp nan", "a number from 0 to 5"),
-        ("/top-p 2", "a number from 0 to 1"),
+        ("/top-p 2", "a number greater than 0 and at most 1"),
+        ("/top-p 0", "a number greater than 0 and at most 1"),
+        ("/min-p 1.1", "a number from 0 to 1"),
+        ("/top-k 1.5", "a whole number"),
         ("/top-k -1", "a whole number"),
         ("/n-draft 99", "a whole number N from 0 to 16"),
         ("/n-draft x", "a whole number N from 0 to 16"),
@@ -167,6 +195,17 @@ async def test_regenerate_in_mid_answer(tmp_path: Path) -> None:
         await c.until(lambda: c.session.seed == seed + 1 and c.screen.answering)
         await c.until(lambda: c.screen.figures.stats.completion_tokens > 5)
         assert [m.role for m in c.session.messages] == ["user"]
+
+
+async def test_stats_tell_the_sources_apart(tmp_path: Path) -> None:
+    async with chat("n=10", folder=tmp_path) as c:
+        await c.ask("hello")
+        several = {"lookup": Source(2, 9, 6), "[red]\x1b[31m": Source(3, 4, 1)}
+        figures = c.screen.figures
+        c.screen.figures = replace(figures, stats=replace(figures.stats, by_source=several))
+        await c.send("/stats")
+        await c.until(lambda: "lookup: 2 rounds: drafted 9, accepted 6 (67 %)" in c.notices())
+        assert "[red]␛[31m: 3 rounds: drafted 4, accepted 1 (25 %)" in c.notices()
 
 
 async def test_retry_after_a_failure_keeps_the_message(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ class ChatScreen(Events):
         self.prompt.focus()
         self._view.show(self.figures)
         self.set_interval(DRAIN_S, self._drain)
+        self.call_after_refresh(self._recall)
         load = self._launch.load if self._launch is not None else None
         if load is None:
             self.fail(UsageError("There is nothing to load yet.", hint="localspec pull demo"))
@@ -90,6 +91,22 @@ class ChatScreen(Events):
         self._title.show(model=PurePath(load.target).name)
         self._loading.start()
         self._start("load", lambda: self.worker.load(load))
+
+    async def _recall(self) -> None:
+        """Show a conversation that is gone on with."""
+        turns = self.session.messages
+        for turn in turns:
+            if turn.role == "user":
+                self.prompt.remember(turn.content)
+                self.conversation.add(UserMessage(turn.content))
+                continue
+            answer = Answer(coloured=self.coloured)
+            await self.conversation.add(answer)
+            answer.recall(turn.content, turn.thinking, "broken off" if turn.unfinished else "")
+        if turns:
+            self.say(f"Going on with “{text.one_line(self.session.title, 60)}”. /clear begins anew.")
+        if self.session.unanswered:
+            self.say("The last message has no answer yet: /retry asks it again.")
 
     # ------------------------------------------------------------------ layout
 
@@ -102,6 +119,8 @@ class ChatScreen(Events):
         self.set_class(tiny, "-tiny")
         self.set_class(height < LOW, "-low")
         self._view.lay_out(panel=panel)
+        if not tiny and self.focused is None:
+            self.prompt.focus()  # it lost the focus while it was hidden
         note = f"Too small: {width}x{height}. From {LEAST_SIZE[0]}x{LEAST_SIZE[1]} on there is room."
         self.query_one("#too-small", Static).update(note)
 
@@ -128,6 +147,9 @@ class ChatScreen(Events):
             said = self._commands.run(typed)
         except UsageError as error:
             self.fail(error)  # the text stays in the box, to be mended
+            return
+        except Exception as error:  # a fault of ours must not take the conversation along
+            self.unexpected(error)
             return
         self.prompt.remember(typed.strip())
         self.prompt.put("")
@@ -175,7 +197,11 @@ class ChatScreen(Events):
         self.conversation.restart()
         self._advised.clear()
         self.figures = Figures(
-            draft=self.figures.draft, memory=self.figures.memory, context_size=self.figures.context_size
+            draft=self.figures.draft,
+            memory=self.figures.memory,
+            context_size=self.figures.context_size,
+            target_on=self.figures.target_on,
+            draft_on=self.figures.draft_on,
         )
         self._start("clear", source)
         self.say("The conversation and both caches are empty.")
@@ -226,7 +252,7 @@ class ChatScreen(Events):
             return
         self._then = action
         if stop and self._kind == "answer":
-            self.worker.stop()
+            self._stop_running()
 
     # ------------------------------------------------------------------ prompt
 
@@ -252,7 +278,11 @@ class ChatScreen(Events):
             self._show_keys()
         elif self._feed is not None and self._kind != "clear":
             self._title.show(phase="stopping")
-            self.worker.stop()
+            self._stop_running()
+
+    def _stop_running(self) -> None:
+        self._stopping = True
+        self.worker.stop()
 
     def action_help(self) -> None:
         """Show the help."""
@@ -270,7 +300,7 @@ class ChatScreen(Events):
 
     def action_thinking(self) -> None:
         """Fold all thinking, or unfold it when all is folded."""
-        blocks = [answer.thinking for answer in self.conversation.answers() if answer.thinking.tokens]
+        blocks = [answer.thinking for answer in self.conversation.answers() if answer.thinking.display]
         folded = any(not block.folded for block in blocks)
         for block in blocks:
             block.fold(folded=folded)

@@ -92,6 +92,7 @@ class Events(Screen[None]):
         self._shown_at = 0.0
         self._then: Callable[[], None] | None = None
         self._armed = False
+        self._stopping = False
         self._confirm_draft = False
         self._results: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self.conversation = Conversation(id="conversation")
@@ -121,6 +122,7 @@ class Events(Screen[None]):
 
     def _start(self, kind: Literal["load", "answer", "clear"], source: Callable[[], Iterable[Event]]) -> None:
         self._kind = kind
+        self._stopping = False
         self._finished = None
         self._speed.reset()
         if kind == "answer":
@@ -132,6 +134,8 @@ class Events(Screen[None]):
     def _drain(self) -> None:
         try:
             feed = self._feed
+            if self._stopping and feed is not None:
+                self.worker.stop()  # again: one that came before the request was made has reached nothing
             arrived: list[Any] = feed.drain() if feed is not None else [*self.worker.idle_events()]
             pieces: list[Piece] = []
             for event in arrived:
@@ -190,7 +194,12 @@ class Events(Screen[None]):
         self._loading.stop()
         self._title.show(model=_title_of(event))
         self.figures = replace(
-            self.figures, draft=event.draft, memory=event.memory, context_size=event.context_size
+            self.figures,
+            draft=event.draft,
+            memory=event.memory,
+            context_size=event.context_size,
+            target_on=event.target.device,
+            draft_on=event.draft_model.device if event.draft_model is not None else "",
         )
         for note in event.notes:
             self.say(note, "warning")
@@ -308,7 +317,12 @@ class Events(Screen[None]):
     def fail(self, error: LocalspecError) -> None:
         """Add an error to the conversation."""
         if isinstance(error, ContextFullError):
-            hint = "/drop forgets the oldest turn and tries again"
+            older = sum(turn.role == "user" for turn in self.session.messages) > 1
+            hint = (
+                "/drop forgets the oldest turn and tries again"
+                if older
+                else "/clear begins anew; the Up key brings your text back"
+            )
             error = ContextFullError(error.message, why=error.why, hint=hint)
         self.conversation.add(Notice(error_content(error), "error"))
 

@@ -109,6 +109,15 @@ class Answer(Vertical):
                 self.thinking.finish(fold=True)
             self._wake.set()
 
+    def recall(self, text: str, thinking: str, foot: str) -> None:
+        """Show an answer of an earlier time; who chose its tokens is not known any more."""
+        if thinking:
+            self.thinking.recall(clean(thinking))
+        if text:
+            self._runs.append((clean(text), ""))
+            self._fresh.append(clean(text))
+        self.finish(foot)
+
     def finish(self, foot: str) -> None:
         """The answer is over.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widget import Widget
+from textual.widget import AwaitMount, Widget
 from textual.widgets import Static
 
 from localspec.tui.text import MUTED
@@ -35,10 +35,10 @@ class Conversation(VerticalScroll, can_focus=False):
         self.anchor()
         self.mount(Welcome())
 
-    def add(self, widget: Widget) -> None:
-        """Append something."""
+    def add(self, widget: Widget) -> AwaitMount:
+        """Append something; may be awaited until it is there."""
         self.query(Welcome).remove()
-        self.mount(widget)
+        return self.mount(widget)
 
     def follow(self) -> None:
         """Go to the end and follow it again."""

@@ -10,7 +10,12 @@ from textual.widgets import Static
 from localspec.tui.text import MUTED, bar, one_line, seconds
 from localspec.worker.protocol import LoadProgress
 
-_STAGES = {"target": "Loading the target", "draft": "Loading the draft", "warmup": "Warming up"}
+_STAGES = {
+    "target": "Loading the target",
+    "draft": "Loading the draft",
+    "lookup": "Reading for lookup",
+    "warmup": "Warming up",
+}
 _BAR = 20
 
 

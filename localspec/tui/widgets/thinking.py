@@ -39,6 +39,12 @@ class Thinking(Vertical):
         self._body.write([(text, "")])
         self._head()
 
+    def recall(self, text: str) -> None:
+        """Show thinking of an earlier time, folded away."""
+        self.display = True
+        self._body.write([(text, "")])
+        self.finish(fold=True)
+
     def finish(self, *, fold: bool) -> None:
         """The thinking has ended; fold it away where an answer follows, which is what counts then."""
         if not self._done:
@@ -60,7 +66,8 @@ class Thinking(Vertical):
         mark = "▾" if self._open else "▸"
         state = "Thought" if self._done else "Thinking"
         plural = "" if self._tokens == 1 else "s"
-        self._heading.update(f"{mark} {state} · {self._tokens:,} token{plural}")
+        count = f" · {self._tokens:,} token{plural}" if self._tokens else ""
+        self._heading.update(f"{mark} {state}{count}")
 
     def on_click(self, event: events.Click) -> None:
         """Fold or unfold at a click on the heading."""
