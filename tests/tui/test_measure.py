@@ -205,8 +205,8 @@ async def test_f2_shows_and_hides_the_stats(tmp_path: Path, size: tuple[int, int
         await c.until(lambda: "plain ~20.0" in c.words())
         assert "×" in c.words()
         if size[0] >= 80:
-            assert "tok/s over this answer" in c.words()
-            assert "time of a round" in c.words()
+            await c.until(lambda: "tok/s over this answer" in c.words())
+            await c.until(lambda: "time of a round" in c.words())
             assert "fox" in c.words()  # the conversation is still there
         await c.pilot.press("f2")
         await c.until(lambda: "plain ~20.0" not in c.words())
