@@ -182,6 +182,7 @@ class PricedLength(LengthPolicy):
         self._survival: list[float] = []
         self._blocked = False
         self._since_plain = 0
+        self._in_step = False  # the last round was drafted token by token
         self._off = ""
         self._promise = (1.0, 1.0)  # tokens and target steps that the round in hand should make and take
         self._promised = (1.0, 1.0)  # sums over the last rounds
@@ -288,8 +289,10 @@ class PricedLength(LengthPolicy):
         self.costs.saw_verify(outcome.verified + 1, outcome.verify_s)
         if not outcome.verified:
             self._since_plain = 0
-        if outcome.probabilities:  # a drafter that gives them takes a step for each
+        # A drafter that gives probabilities takes a step for each; after rounds without it, it reads those first.
+        if outcome.probabilities and self._in_step:
             self.costs.saw_draft(outcome.proposed, outcome.draft_s)
+        self._in_step = bool(outcome.probabilities)
         tokens, time = outcome.accepted + 1.0, outcome.seconds / self.costs.plain_step
         self._tokens = self._tokens * _RATE_DECAY + tokens
         self._time = self._time * _RATE_DECAY + time
