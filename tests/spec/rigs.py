@@ -45,8 +45,8 @@ PRICES: dict[str, tuple[dict[int, float], float]] = {  # seconds of batches, and
     "dear": ({1: 1e-3, 17: 2e-2}, 9e-4),
 }
 TIE = 3e-2
-"""Below such a margin of the perturbed scores, rounding may choose: between batches of 1 and of 5 tokens a logit was seen to
-move by 0.007, which is 0.01 at temperature 0.7."""
+"""Below such a margin of the perturbed scores, rounding may choose: between batches of 1 and of 5 tokens a logit was
+seen to move by 0.007, which is 0.01 at temperature 0.7."""
 
 
 class Broken(Exception):  # it is no error of ours
