@@ -42,6 +42,7 @@ LOSS_START = 24.0
 _DEBT_FLOOR = -16.0
 # Target steps between two shadow passes at least; draft steps that one takes.
 _SHADOW_STEPS, _SHADOW_COST = 12.0, 2.0
+_SHADOW_DEAREST = 0.04  # part of the time since the last one
 _PLAIN_EVERY = 128  # rounds after which a plain step is made, to see what one costs by now
 
 
@@ -182,6 +183,7 @@ class PricedLength(LengthPolicy):
         self._survival: list[float] = []
         self._blocked = False
         self._since_plain = 0
+        self._unwatched, self._watchable = math.inf, True
         self._in_step = False  # the last round was drafted token by token
         self._off = ""
         self._promise = (1.0, 1.0)  # tokens and target steps that the round in hand should make and take
@@ -307,14 +309,17 @@ class PricedLength(LengthPolicy):
 
     def shadow_due(self, seconds: float) -> bool:
         """See `LengthPolicy.shadow_due`: so seldom that asking costs about one per cent."""
-        steps = seconds / self.costs.plain_step
-        return steps >= max(_SHADOW_STEPS, self.costs.c * _SHADOW_COST / 0.01)
+        self._unwatched = seconds / self.costs.plain_step
+        return self._watchable and self._unwatched >= max(_SHADOW_STEPS, self.costs.c * _SHADOW_COST / 0.01)
 
     def shadow(self, labels: Sequence[Label], seconds: float) -> None:
         """See `LengthPolicy.shadow`; the time counts as lost."""
         for label in labels:
             self.acceptance.learn(0, label.probability, label.margin, label.agreed)
-        self._debt += seconds / self.costs.plain_step
+        spent = seconds / self.costs.plain_step
+        self._debt += spent
+        # The drafter reads all that it missed: where that alone is dear, watching would cost more than it can find.
+        self._watchable = spent <= _SHADOW_DEAREST * self._unwatched
 
     def learned(self) -> dict[str, Any]:
         """Everything that was learned, for the profile."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.spec import length
 from localspec.spec.acceptance import Acceptance
 from localspec.spec.curve import Costs
 from localspec.spec.draft_chain import ChainDrafter
@@ -329,7 +330,9 @@ def test_lookup_learns_how_far_its_matches_can_be_trusted() -> None:
     assert chance_after(0.1) < 0.4
 
 
-def test_an_always_wrong_draft_is_given_up_and_watched_from_aside(bench: Bench) -> None:
+def test_an_always_wrong_draft_is_given_up_and_watched_from_aside(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = bench.file("llama")
     engine = bench.engine(path, bench.related(path, "wrong"), 8)
     engine.drafter._context.close()  # type: ignore[union-attr]
@@ -339,6 +342,7 @@ def test_an_always_wrong_draft_is_given_up_and_watched_from_aside(bench: Bench) 
         bench.context(bench.related(path, "wrong"), max_outputs=16), name="wrong", n_vocab=300
     )
     # Seconds that do not depend on this machine: every batch costs so much that a wrong draft must lose.
+    monkeypatch.setattr(length, "_SHADOW_DEAREST", math.inf)
     engine.set_length(8, Costs({1: 1e-6, 16: 16e-6}, 1e-6, 17))
     events = list(
         engine.generate(Request([1, 6, 7], Sampling(temperature=0), max_tokens=300, ignore_eos=True))
@@ -413,3 +417,13 @@ def test_a_run_of_copies_is_taken_in_the_steps_that_earn_most() -> None:
     policy.begin()
     assert policy.rate < 1.5  # the mean of the text before would pay for a long one
     assert policy.keep(31, (0.99,) * 31) == 3
+
+
+def test_a_draft_that_is_dear_to_watch_is_not_watched() -> None:
+    """It reads all that it missed, so a longer wait would not make it cheaper."""
+    policy, _ = priced("flat", 0.1)
+    assert policy.shadow_due(40 * policy.costs.plain_step)
+    policy.shadow([Label(0.5, 1.0, True)], 1.0 * policy.costs.plain_step)
+    assert policy.shadow_due(40 * policy.costs.plain_step)
+    policy.shadow([Label(0.5, 1.0, True)], 5.0 * policy.costs.plain_step)
+    assert not policy.shadow_due(4000 * policy.costs.plain_step)
