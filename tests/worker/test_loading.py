@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 from localspec.errors import LoadError, ModelFileError, OutOfMemoryError, UsageError
 from localspec.llama import backend
 from localspec.llama.context import Context
-from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
 from localspec.memory import devices, hardware
 from localspec.spec.answer import Request
@@ -20,39 +19,9 @@ from localspec.worker import costs, opening
 from localspec.worker.loading import Loaded, Loader
 from localspec.worker.machine import default_threads, memory_use
 from localspec.worker.opening import Opened
-from localspec.worker.protocol import DraftSpec, Event, Load, LoadProgress
+from localspec.worker.protocol import DraftSpec, Event, LoadProgress
 from tests import gguf_files
-
-Opener = Callable[..., Loaded]
-
-
-@pytest.fixture
-def events() -> list[Event]:
-    return []
-
-
-@pytest.fixture
-def load(events: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(hardware, "seen_gpus", lambda: ())
-    log, opened = NativeLog(), []
-    log.install()
-
-    def make(target: Path, draft: DraftSpec | None = None, **options: Any) -> Loaded:
-        options = {"n_ctx": 256, "threads": 1, "n_draft": 4, **options}
-        cancelled = options.pop("cancelled", lambda: False)
-        command = Load(str(target), draft or DraftSpec(), **options)
-        opened.append(Loader(command, log, events.append, cancelled).load())
-        return opened[-1]
-
-    yield make
-    for loaded in opened:
-        loaded.close()
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> Path:
-    return gguf_files.random_llama(tmp_path / "tiny.gguf", n_embd=128)
+from tests.worker.conftest import Opener
 
 
 def test_a_pair_is_loaded_and_described(load: Opener, events: list[Event], tiny: Path) -> None:

@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from localspec.errors import LoadError, UsageError
-from localspec.llama.log import NativeLog
-from localspec.memory import hardware
 from localspec.spec.draft_chain import ChainDrafter
 from localspec.spec.draft_lookup import FILES, LookupDrafter
 from localspec.spec.engine import Request
 from localspec.spec.events import Finished, Sampling
 from localspec.worker import sources
-from localspec.worker.loading import Loaded, Loader
-from localspec.worker.protocol import DraftSpec, Event, Load, LoadProgress
+from localspec.worker.loading import Loaded
+from localspec.worker.protocol import DraftSpec, Event, LoadProgress
 from tests import gguf_files
 from tests.gguf_writer import FIRST_BYTE
-
-Opener = Callable[..., Loaded]
-
-
-@pytest.fixture
-def events() -> list[Event]:
-    return []
+from tests.worker.conftest import Opener
 
 
-@pytest.fixture
-def load(events: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(hardware, "seen_gpus", lambda: ())
+@pytest.fixture(autouse=True)
+def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test's drafter puts into the interpreter is gone afterwards."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    log, opened = NativeLog(), []
-    log.install()
-
-    def make(target: Path, draft: DraftSpec, **options: Any) -> Loaded:
-        options = {"n_ctx": 256, "threads": 1, "n_draft": 4, **options}
-        cancelled = options.pop("cancelled", lambda: False)
-        opened.append(Loader(Load(str(target), draft, **options), log, events.append, cancelled).load())
-        return opened[-1]
-
-    yield make
-    for loaded in opened:
-        loaded.close()
+    yield
     sys.modules.pop("person_drafters", None)
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> Path:
-    return gguf_files.random_llama(tmp_path / "tiny.gguf", n_embd=128)
 
 
 def own(folder: Path, name: str) -> DraftSpec:
