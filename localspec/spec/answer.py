@@ -215,7 +215,7 @@ class Answer:
         self.unwatched_s = self.unwatched_s + outcome.seconds if unseen else 0.0
         if not engine.drafts or engine.drafter is None or not engine.policy.shadow_due(self.unwatched_s):
             return
-        self.unwatched_s = 0.0
+        missed_s, self.unwatched_s = self.unwatched_s, 0.0
         began = time.perf_counter()
         try:
             labels = engine.drafter.shadow(engine.ids, self.draft_sampler)
@@ -224,7 +224,7 @@ class Answer:
             return
         seconds = time.perf_counter() - began
         self.counters.draft_s += seconds
-        engine.policy.shadow(labels, seconds)
+        engine.policy.shadow(labels, seconds, missed_s)
 
     def show_drafter(self, cancelled: Callable[[], bool]) -> None:
         """Let the drafter read the conversation."""

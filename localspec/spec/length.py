@@ -120,12 +120,13 @@ class LengthPolicy(ABC):
         """Whether the drafter should be asked about the tokens that were decoded without it for so long."""
         return False
 
-    def shadow(self, labels: Sequence[Label], seconds: float) -> None:  # noqa: B027
+    def shadow(self, labels: Sequence[Label], seconds: float, missed_s: float) -> None:  # noqa: B027
         """Learn from tokens that the drafter was asked about afterwards, while drafting is off.
 
         Args:
             labels: What the drafter would have proposed.
             seconds: What asking cost.
+            missed_s: How long was decoded without the drafter before.
         """
 
     @property
@@ -183,7 +184,7 @@ class PricedLength(LengthPolicy):
         self._survival: list[float] = []
         self._blocked = False
         self._since_plain = 0
-        self._unwatched, self._watchable = math.inf, True
+        self._watchable = True
         self._in_step = False  # the last round was drafted token by token
         self._off = ""
         self._promise = (1.0, 1.0)  # tokens and target steps that the round in hand should make and take
@@ -309,17 +310,16 @@ class PricedLength(LengthPolicy):
 
     def shadow_due(self, seconds: float) -> bool:
         """See `LengthPolicy.shadow_due`: so seldom that asking costs about one per cent."""
-        self._unwatched = seconds / self.costs.plain_step
-        return self._watchable and self._unwatched >= max(_SHADOW_STEPS, self.costs.c * _SHADOW_COST / 0.01)
+        steps = seconds / self.costs.plain_step
+        return self._watchable and steps >= max(_SHADOW_STEPS, self.costs.c * _SHADOW_COST / 0.01)
 
-    def shadow(self, labels: Sequence[Label], seconds: float) -> None:
+    def shadow(self, labels: Sequence[Label], seconds: float, missed_s: float) -> None:
         """See `LengthPolicy.shadow`; the time counts as lost."""
         for label in labels:
             self.acceptance.learn(0, label.probability, label.margin, label.agreed)
-        spent = seconds / self.costs.plain_step
-        self._debt += spent
+        self._debt += seconds / self.costs.plain_step
         # The drafter reads all that it missed: where that alone is dear, watching would cost more than it can find.
-        self._watchable = spent <= _SHADOW_DEAREST * self._unwatched
+        self._watchable = seconds <= _SHADOW_DEAREST * missed_s
 
     def learned(self) -> dict[str, Any]:
         """Everything that was learned, for the profile."""

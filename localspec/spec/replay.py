@@ -110,7 +110,7 @@ def replay(policy: LengthPolicy, trace: Sequence[Label], curve: Sequence[float],
         plain = 0.0 if proposed else plain + spent
         if policy.shadow_due(plain):
             first = max(shadowed, position - 16)
-            policy.shadow(trace[first:position], 2 * c)
+            policy.shadow(trace[first:position], 2 * c, plain)
             time += 2 * c
             shadowed, plain = position, 0.0
     return Result(position, time)

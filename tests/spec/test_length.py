@@ -423,7 +423,7 @@ def test_a_draft_that_is_dear_to_watch_is_not_watched() -> None:
     """It reads all that it missed, so a longer wait would not make it cheaper."""
     policy, _ = priced("flat", 0.1)
     assert policy.shadow_due(40 * policy.costs.plain_step)
-    policy.shadow([Label(0.5, 1.0, True)], 1.0 * policy.costs.plain_step)
+    policy.shadow([Label(0.5, 1.0, True)], 1.0 * policy.costs.plain_step, 40 * policy.costs.plain_step)
     assert policy.shadow_due(40 * policy.costs.plain_step)
-    policy.shadow([Label(0.5, 1.0, True)], 5.0 * policy.costs.plain_step)
+    policy.shadow([Label(0.5, 1.0, True)], 5.0 * policy.costs.plain_step, 40 * policy.costs.plain_step)
     assert not policy.shadow_due(4000 * policy.costs.plain_step)
