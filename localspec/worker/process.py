@@ -270,9 +270,13 @@ class Worker:
                 if isinstance(event, Death):
                     finished = True
                     raise self._obituary(child, event, phase)
+                if self._closed and isinstance(event, (*_LAST, Failed)):
+                    # What the child still says of the stop depends on how fast it is; the end must not.
+                    finished = True
+                    raise _closed()
                 if isinstance(event, Failed):
                     finished = True
-                    raise _closed() if self._closed else event.error
+                    raise event.error
                 if isinstance(event, Round):
                     phase = "answering"
                 finished = isinstance(event, _LAST)

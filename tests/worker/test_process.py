@@ -363,10 +363,10 @@ def test_close_ends_every_phase_in_two_seconds(tmp_path, script):
     user = threading.Thread(target=use)
     user.start()
     until = time.monotonic() + 5
-    while worker.pid is None and time.monotonic() < until:
+    while (worker.pid if "load" in script else worker.ready) is None and time.monotonic() < until:
         time.sleep(0.01)
     pid = worker.pid
-    time.sleep(0.4)
+    time.sleep(0.4)  # into the phase
     began = time.monotonic()
     worker.close()
     assert time.monotonic() - began < 2
@@ -377,6 +377,18 @@ def test_close_ends_every_phase_in_two_seconds(tmp_path, script):
     assert [error.message for error in errors] == ["The engine was closed."]
     with pytest.raises(WorkerDiedError, match="closed"):
         list(worker.load(Load("fake:")))
+
+
+def test_a_stream_ends_as_closed_even_where_the_child_was_fast_enough_to_say_stopped(tmp_path):
+    worker = Worker(HOST, tmp_path / "log")
+    load(worker, "prefill_s=2")
+    stream = worker.generate(HELLO)
+    next(stream)
+    worker.stop()
+    time.sleep(0.3)  # by now it has said so
+    worker.close()
+    with pytest.raises(WorkerDiedError, match="closed"):
+        list(stream)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
