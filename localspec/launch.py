@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 from localspec.errors import LocalspecError, PairingError, UsageError
 from localspec.launch_names import (
@@ -29,8 +28,6 @@ from localspec.models.ref import ModelRef
 from localspec.models.text import shell_word
 from localspec.settings import Settings, State, load_state, remember
 from localspec.worker.protocol import DraftSpec, Load
-
-DEMO_N_DRAFT: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +173,6 @@ def _assemble(
 def _command(target: ModelRef, spec: DraftSpec, settings: Settings, template_file: str) -> Load:
     """The command for the worker."""
     n_draft, auto = settings.draft_length
-    if target.kind == DEMO and "n_draft" not in settings.model_fields_set and not settings.lookup:
-        # By price the demo would hardly draft, and it is there to show drafting.
-        n_draft, auto = DEMO_N_DRAFT, False
     return Load(
         target=str(target.path),
         draft=replace(

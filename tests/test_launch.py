@@ -286,10 +286,11 @@ def test_the_length_is_chosen_by_price_unless_it_is_named(files):
     assert length(n_draft=8) == (8, False)
 
 
-def test_the_demo_drafts_a_fixed_length_since_it_is_there_to_show_drafting(files):
+def test_the_demo_is_not_slowed_down_to_show_drafting(files):
     put_demo(files)
-    assert (launch("demo").load.n_draft, launch("demo").load.auto) == (4, False)
-    assert launch("demo", n_draft="auto").load.auto
+    assert launch("demo").load.auto
+    assert any("--n-draft 4" in note for note in launch("demo").notes)
+    assert not launch("demo", n_draft=4).load.auto
 
 
 # ------------------------------------------------------------------ a drafter of one's own, and files to look up

@@ -289,7 +289,9 @@ def _demo(role: Role) -> ModelRef:
         size="135m",
         default_draft="demo-draft" if target else None,
         thinking="none",
-        notes=("A very small model: it shows how the drafting works, not how fast it makes a big one.",),
+        notes=(
+            "A very small model, about as fast as its draft: drafting seldom pays. --n-draft 4 shows how it works.",
+        ),
     )
 
 
