@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +17,21 @@ import pytest
 from localspec.errors import LoadError, LocalspecError, UsageError
 from localspec.spec.events import DraftStatus, Finished, Round, Sampling
 from localspec.spec.stats import Counters
-from scripts.peers import build, models, native, ours, parts, protocol, table
-from scripts.peers.answers import PROMPTS, Answer, Asked, Prices, as_ids
-from scripts.peers.runner import BARE, NATIVE, OURS, STOCK, Cell, Entry, OutOfTimeError, Runner, Sample
+from scripts.peers import build, models, native, ours, parts, protocol, table, words
+from scripts.peers.answers import GREEDY, PROMPTS, Answer, Asked, Prices, as_ids
+from scripts.peers.bench import Bench
+from scripts.peers.runner import (
+    BARE,
+    NATIVE,
+    OURS,
+    SCREEN,
+    STOCK,
+    Cell,
+    Entry,
+    OutOfTimeError,
+    Runner,
+    Sample,
+)
 from scripts.peers.stock import Stock
 from scripts.peers.targets import Target, evaluate
 from tests.gguf_files import random_gemma3, random_llama, script_model
@@ -178,7 +193,7 @@ def test_lengths_of_rounds_come_from_the_counters() -> None:
         counters.decode_s = float(number)
         rounds.append(Round((), counters.snapshot(), off, 0, 0))
     end = Finished("length", "", "", (1,) * 8, counters.snapshot(), off, 0, 0)
-    answer = ours._answer(rounds, end)
+    answer = ours.to_answer(rounds, end)
     assert answer.lengths == {3: 2, 0: 1}
     assert answer.marks == ((1, 0.0), (3, 1.0), (7, 2.0), (8, 3.0))
     assert (answer.rounds, answer.tokens_per_round) == (3, pytest.approx(7 / 3))
@@ -244,7 +259,8 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         times = {{"cache_n": 0, "prompt_n": len(body["prompt"])}}
         times |= {{"predicted_n": body["n_predict"], "predicted_ms": 1000}}
-        self.reply({{"tokens": [], "timings": times}})
+        self.server.answers = getattr(self.server, "answers", 0) + 1
+        self.reply({{"tokens": [self.server.answers], "timings": times}})
     def log_message(self, *_):
         pass
 HTTPServer(("127.0.0.1", int(arguments[arguments.index("--port") + 1])), Handler).serve_forever()
@@ -262,24 +278,54 @@ def test_a_server_is_started_asked_and_ended(tmp_path: Path) -> None:
         "version": "version: 1.2 (build 3) built with GNU",
         "instructions": "CPU : AVX2 = 1 | REPACK = 1",
     }
-    flags = native.draft_flags(Path("draft.gguf"), 3, 0.0)
-    with native.Server(program, Path("t.gguf"), flags, n_ctx=64, threads=1) as server:
-        answer = server.ask(Asked(PROMPTS["code"], (1, 2, 3)), Sampling(temperature=0.0), 21)
-        assert answer.tok_s == 20
+    asked = Asked(PROMPTS["code"], (1, 2, 3))
+    rival = native.by_model(Path("draft.gguf"), 3)
+    with native.Server(program, Path("t.gguf"), rival, n_ctx=64, threads=1) as server:
+        answers = [server.ask(asked, Sampling(temperature=0.0), 21) for _ in range(2)]
+        assert [answer.tok_s for answer in answers] == [20, 20]
+        assert [answer.ids for answer in answers] == [(1,), (2,)]  # one process gave both
         process = server._process
+        assert process is not None
     assert process.poll() is not None
+    with native.Server(program, Path("t.gguf"), native.by_ngram("ngram-mod"), n_ctx=64, threads=1) as server:
+        answers = [server.ask(asked, Sampling(temperature=0.0), 21) for _ in range(2)]
+        assert [answer.ids for answer in answers] == [(1,), (1,)]  # what the first answer taught is forgotten
+        assert server._process is None
+    broken = native.Rival("broken", ("--spec-type", "broken"))
     with pytest.raises(LoadError, match="did not come up") as failed:
-        native.Server(program, Path("t.gguf"), native.ngram_flags("broken"), n_ctx=64, threads=1)
+        native.Server(program, Path("t.gguf"), broken, n_ctx=64, threads=1)
     assert "unknown type" in failed.value.why
     with pytest.raises(LoadError, match="no llama-server"):
         native.find_server(tmp_path / "elsewhere")
 
 
-def test_a_draft_by_a_model_names_its_type() -> None:
-    flags = native.draft_flags(Path("d.gguf"), 5, 0.75)
-    assert flags[flags.index("--spec-type") + 1] == "draft-simple"
-    assert flags[flags.index("--spec-draft-n-max") + 1] == "5"
-    assert flags[flags.index("--spec-draft-p-min") + 1] == "0.75"
+def flags_of(rival: native.Rival) -> dict[str, str]:
+    return dict(zip(rival.flags[::2], rival.flags[1::2], strict=True))
+
+
+def test_rivals_wait_as_our_engine_does() -> None:
+    assert native.patient({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": "1000"}
+    for chosen in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive"}):
+        assert native.patient(chosen) == chosen
+    assert native.patient({}, spin="") == {}
+
+
+def test_each_way_to_draft_is_named_to_the_server() -> None:
+    simple = native.by_model(Path("d.gguf"), 5, 0.75)
+    flags = flags_of(simple)
+    assert flags["--spec-type"] == "draft-simple"
+    assert flags["--spec-draft-model"] == "d.gguf"
+    assert flags["--spec-draft-n-max"] == "5"
+    assert flags["--spec-draft-p-min"] == "0.75"
+    assert (simple.length, simple.remembers) == (0, False)  # a gate makes it another rule than a fixed length
+    assert native.by_model(Path("d.gguf"), 5).length == 5
+    both = native.mixed("ngram-simple 4/16", Path("d.gguf"), 7)
+    flags = flags_of(both)
+    assert flags["--spec-type"] == "draft-simple,ngram-simple"
+    assert flags["--spec-ngram-simple-size-m"] == "16"
+    assert flags["--spec-draft-n-max"] == "7"
+    assert (both.length, both.remembers) == (0, True)
+    assert all(flags_of(native.by_ngram(name)) for name in native.NGRAMS)
 
 
 # -------------------------------------------------------------------------------------------------------------- stock
@@ -385,11 +431,11 @@ def test_the_same_length_is_compared_pair_by_pair() -> None:
 def test_auto_is_compared_with_the_best_length_and_with_llama_cpps_default() -> None:
     default = (NATIVE, "draft-simple k=3 p-min 0")
     speeds = {(OURS, "auto"): at(19), (OURS, "k=3"): at(15), (OURS, "k=7"): at(20), default: at(10)}
+    speeds |= {(NATIVE, "ngram-simple 4/16 + k=7"): at(38)}
     found = samples_of(CELL, {**speeds, (OURS, "auto, no profile"): at(12)})
     found += samples_of(replace(CELL, kind="prose"), {**speeds, (OURS, "auto"): at(40)}, group=1)
-    found += samples_of(
-        Cell("same length", "padded", "lookup", "code"), {(NATIVE, "ngram-mod"): at(38)}, group=2
-    )
+    # What the short answers say chooses rivals and is no rival itself.
+    found += samples_of(replace(CELL, part=SCREEN), {(OURS, "k=3"): at(1), default: at(99)}, group=2)
     targets = evaluate(found, no_prices)
     assert targets["auto_vs_best_fixed"].figure == pytest.approx(0.95)
     assert targets["auto_vs_best_fixed"].met is False
@@ -397,7 +443,9 @@ def test_auto_is_compared_with_the_best_length_and_with_llama_cpps_default() -> 
     assert targets["auto_vs_best_fixed_no_profile"].figure == pytest.approx(0.6)
     assert targets["auto_vs_best_fixed_no_profile"].met is None
     assert targets["default_vs_llamacpp_default"].figure == pytest.approx((1.9 * 4) ** 0.5)
-    assert targets["default_vs_llamacpp_best"].figure == pytest.approx((0.5 * 4) ** 0.5)
+    assert targets["default_vs_llamacpp_best"].figure == pytest.approx((0.5 * 40 / 38) ** 0.5)
+    assert "ngram-simple 4/16 + k=7" in targets["default_vs_llamacpp_best"].how
+    assert targets["native_ratio_same_k"].figure == pytest.approx(1.5)
 
 
 def test_tokens_a_round_are_counted_over_all_answers_of_a_temperature() -> None:
@@ -422,7 +470,7 @@ def test_long_answers_are_looked_at_whole_and_at_their_beginning() -> None:
         seconds = 511 / first + 1488 / rest
         return Answer(2000, seconds, drafted=9, marks=((1, 0.0), (512, 511 / first), (2000, seconds)))
 
-    wrong, good = Cell("long", "padded", "wrong", "prose"), Cell("long", "padded", "good", "prose")
+    wrong, good = Cell("long", "padded", "wrong alone", "prose"), Cell("long", "padded", "good", "prose")
     found = samples_of(
         wrong,
         {
@@ -431,13 +479,17 @@ def test_long_answers_are_looked_at_whole_and_at_their_beginning() -> None:
             (OURS, "auto, no profile"): long(9, 10),
         },
     )
-    found += samples_of(good, {(OURS, "plain"): long(10, 10), (OURS, "auto"): long(15, 15)}, group=1)
+    chained = replace(wrong, drafter="wrong", temperature=1.0)
+    found += samples_of(chained, {(OURS, "plain"): long(10, 10), (OURS, "auto, no profile"): long(12, 12)}, 1)
+    found += samples_of(good, {(OURS, "plain"): long(10, 10), (OURS, "auto"): long(15, 15)}, group=2)
     targets = evaluate(found, no_prices)
     assert targets["wrong_draft_512_no_profile"].figure == pytest.approx(0.9)
     assert targets["wrong_draft_512_no_profile"].met is False
     assert targets["wrong_draft_512_profile"].figure == pytest.approx(0.98)
     assert targets["wrong_draft_512_profile"].met
     assert targets["wrong_draft_2000"].figure == pytest.approx(1999 / (511 / 9 + 148.8) / 10)
+    assert targets["wrong_draft_2000_chained"].figure == pytest.approx(1.2)
+    assert targets["wrong_draft_512_profile_chained"].figure is None
     assert targets["auto_vs_plain_2000"].figure == pytest.approx(1.5)
     assert targets["auto_vs_plain_2000"].met
     short = [replace(s, answer=replace(s.answer, tokens=160, marks=((1, 0.0), (160, 16.0)))) for s in found]
@@ -507,6 +559,18 @@ def test_the_table_holds_medians_spread_and_ratios(capsys: pytest.CaptureFixture
     assert "MISSED" in printed
 
 
+def test_drawn_texts_are_compared_with_our_own_only() -> None:
+    cell = replace(CELL, temperature=1.0)
+    speeds = {
+        (OURS, "auto"): at(10, ids=(1, 2, 3)),
+        (OURS, "plain"): at(10, ids=(1, 2, 4)),
+        (NATIVE, "draft-simple k=3 p-min 0"): at(10, ids=(9, 9, 9)),
+    }
+    same = {(row.tool, row.config): row.same_text for row in table.rows(samples_of(cell, speeds), no_prices)}
+    assert same[OURS, "plain"] is False
+    assert same[NATIVE, "draft-simple k=3 p-min 0"] is None
+
+
 def test_a_bound_in_the_table_uses_the_costs_of_the_pair() -> None:
     prices = Prices({1: [0.1], 4: [0.2]}, [0.02])
     found = samples_of(CELL, {(NATIVE, "draft-simple k=3 p-min 0"): at(2, drafted=150, accepted=50)})
@@ -514,21 +578,154 @@ def test_a_bound_in_the_table_uses_the_costs_of_the_pair() -> None:
     assert row.to_bound == pytest.approx(2 / (100 / (50 * 0.26)))
 
 
-def test_the_work_is_that_of_the_parts_asked_for() -> None:
-    whole = protocol.work(protocol.Protocol(), list(parts.PARTS), native=True)
-    assert whole == pytest.approx(
-        sum(protocol.work(protocol.Protocol(), [name], native=True) for name in parts.PARTS)
+def test_the_plan_counts_what_is_run_and_the_cuts_name_the_rest() -> None:
+    whole, default, quick = (
+        protocol.plan(one, list(parts.PARTS), native=True)
+        for one in (protocol.FULL, protocol.Protocol(), protocol.QUICK)
     )
-    assert protocol.work(protocol.QUICK, list(parts.PARTS), native=True) < whole / 20
-    assert protocol.work(protocol.Protocol(), ["native"], native=False) < protocol.work(
-        protocol.Protocol(), ["native"], native=True
+    assert list(whole) == list(parts.PARTS)
+    assert sum(c.work for c in quick.values()) < sum(c.work for c in default.values()) / 8
+    assert sum(c.work for c in default.values()) < 0.6 * sum(c.work for c in whole.values())
+    without = protocol.plan(protocol.Protocol(), ["native"], native=False)["native"]
+    assert without.answers < default["native"].answers
+    assert protocol.cuts(protocol.FULL, list(parts.PARTS)) == []
+    said = " ".join(protocol.cuts(protocol.Protocol(), list(parts.PARTS)))
+    assert "p-min 0.75, draft lengths 1, 2, 4, 5, 6, 7" in said
+    assert "wrong (with lookup, T 0)" in said
+    assert "Seeds of drawn answers: 2 instead of 3." in said
+    assert protocol.cuts(protocol.Protocol(), ["deep"]) == []
+
+
+class FakeServer(contextlib.ExitStack):
+    """Answers at a speed that its name tells."""
+
+    def __init__(self, rival: native.Rival | None, speeds: dict[str, float]) -> None:
+        super().__init__()
+        self.speed = speeds.get(rival.name if rival else "plain", 10.0)
+
+    def ask(self, asked: Asked, sampling: Sampling, tokens: int) -> Answer:
+        return at(self.speed)
+
+
+class FakeOurs:
+    """The same for our engine, at fixed lengths."""
+
+    def __init__(self, speeds: dict[int, float]) -> None:
+        self.speeds = speeds
+        self.lengths: list[tuple[int, int]] = []
+
+    def ask(
+        self, asked: Asked, sampling: Sampling, tokens: int, *, length: int = 0, plain: bool = False
+    ) -> Answer:
+        self.lengths.append((length, tokens))
+        return at(self.speeds.get(length, 5.0))
+
+
+def test_a_screen_lets_the_default_and_the_fastest_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = tmp_path / "d.gguf"
+    files = models.Files(tmp_path, tmp_path, {"good": draft}, None)
+    chosen = replace(protocol.Protocol(), native_kinds=("code",), drafters=("good",))
+    bench = Bench(files, tmp_path / "llama-server", chosen, Runner())
+    bench._asked["code"] = Asked(PROMPTS["code"], (1, 2))
+    theirs = {native.simple(5): 30.0, "ngram-simple 4/16 + k=7": 50.0, "ngram-map-k": 60.0}
+    opened: list[str] = []
+
+    def server(_program: Path, _target: Path, rival: native.Rival, **_: int) -> FakeServer:
+        opened.append(rival.name)
+        return FakeServer(rival, theirs)
+
+    monkeypatch.setattr("scripts.peers.bench.Server", server)
+    fake, rivals = FakeOurs({6: 20.0}), parts._rivals(chosen, draft)
+    assert len(rivals) == 8 + 2 + 2
+    parts._side_by_side(bench, "screen", "good", fake, rivals)  # type: ignore[arg-type]
+    assert len(opened) == 12
+    assert fake.lengths == [(length, 48) for length in range(1, 9)]
+    assert parts.passed(bench, "good", "code") == {3, 5, 6}
+    parts._side_by_side(bench, "same length", "good", fake, rivals)  # type: ignore[arg-type]
+    assert opened[12:] == [native.simple(length) for length in (3, 5, 6)]
+    assert [length for length, tokens in fake.lengths if tokens == 256] == [3, 5, 6]
+    assert parts.best_length(bench, "good", "code") == (6,)
+    best = parts.best_rival(bench, "good", "code")
+    assert best is not None
+    assert best.name == "ngram-simple 4/16 + k=7"
+    parts._side_by_side(bench, "screen", "lookup", None, [native.by_ngram("ngram-map-k")])
+    best = parts.best_rival(bench, "good", "code")
+    assert best is not None
+    assert best.name == "ngram-map-k"
+
+
+class FakeEngine(contextlib.ExitStack):
+    """Our engine, which notes what it is asked and from which profile it begins."""
+
+    def __init__(self, chained: bool, log: list[tuple[object, ...]]) -> None:
+        super().__init__()
+        self.chained, self.log, self.begins = chained, log, "as it was"
+
+    def keep_profile(self) -> None:
+        self.begins = "asked before"
+
+    def renew(self) -> None:
+        self.begins = "renewed"
+
+    def forget(self) -> None:
+        self.begins = "new"
+
+    def ask(
+        self,
+        asked: Asked,
+        sampling: Sampling,
+        tokens: int,
+        *,
+        length: int | None = None,
+        plain: bool = False,
+    ) -> Answer:
+        how = "plain" if plain else self.begins
+        self.log.append((asked.prompt.kind, how, self.chained, sampling.temperature, tokens))
+        return at(10)
+
+
+def test_a_wrong_draft_is_measured_without_lookup_and_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(
+        models.Files(tmp_path, tmp_path, dict.fromkeys(("good", "poor", "wrong"), tmp_path), None),
+        None,
+        replace(protocol.Protocol(), drafters=("good",)),
+        Runner(),
     )
+    bench._asked.update({kind: Asked(prompt, (1,)) for kind, prompt in PROMPTS.items()})
+    log: list[tuple[object, ...]] = []
+    monkeypatch.setattr("scripts.peers.bench.Ours", lambda *_, chained, **__: FakeEngine(chained, log))
+    parts.long_answers(bench)
+    alone, chained = log[:4], log[4:]
+    assert alone == [
+        ("code", "as it was", False, 0.0, 256),
+        ("prose", "renewed", False, 0.0, 512),
+        ("prose", "plain", False, 0.0, 2000),
+        ("prose", "new", False, 0.0, 2000),
+    ]
+    # The other order now; and no poor draft, since it is not among the drafters.
+    assert chained == [
+        ("code", "as it was", True, 0.0, 256),
+        ("prose", "new", True, 1.0, 2000),
+        ("prose", "plain", True, 1.0, 2000),
+        ("prose", "renewed", True, 1.0, 512),
+    ]
+    cells = {(sample.cell.drafter, sample.cell.temperature) for sample in bench.runner.samples}
+    assert cells == {("wrong alone", 0.0), ("wrong", 1.0)}
+    cost = protocol.plan(bench.protocol, ["long"], native=False)["long"]
+    assert cost.answers >= len(bench.runner.samples)
 
 
 def test_the_best_length_is_that_of_the_same_cell(tmp_path: Path) -> None:
     runner = Runner()
-    bench = parts.Bench(models.Files(tmp_path, tmp_path, {}, None), None, protocol.Protocol(), runner)
+    bench = Bench(
+        models.Files(tmp_path, tmp_path, {"good": tmp_path}, None), None, protocol.Protocol(), runner
+    )
     assert parts.best_length(bench, "good", "code") == protocol.Protocol().rivals
+    assert parts.best_rival(bench, "good", "code") is None
     for group, (length, speed) in enumerate([(1, 9.0), (2, 12.0), (3, 15.0), (4, 11.0), (5, 10.0)]):
         cell = Cell("same length", "padded", "good", "code")
         runner.samples += samples_of(cell, {(OURS, f"k={length}"): at(speed)}, group)
@@ -537,6 +734,83 @@ def test_the_best_length_is_that_of_the_same_cell(tmp_path: Path) -> None:
         )
     assert parts.best_length(bench, "good", "code") == (3,)
     assert parts.best_length(bench, "good", "prose") == (1,)
+
+
+def test_a_profile_is_the_same_for_each_answer(tmp_path: Path) -> None:
+    path = script_model(tmp_path / "right.gguf", {token: 100 + (token - 99) % 24 for token in range(3, 259)})
+    wrong = models.always_wrong(path, tmp_path / "wrong.gguf")
+    (asked,) = as_ids(path, [PROMPTS["edit"]])
+    with ours.Ours(path, wrong, auto=True, chained=False, n_ctx=1024, threads=1) as engine:
+        answer = engine.ask(asked, GREEDY, 300)
+        ready = engine._worker.ready
+        assert ready is not None
+        assert ready.draft.name == "wrong.gguf"  # lookup is no part of it
+        assert answer.accepted == 0
+        assert (
+            answer.lengths.get(ours.LONGEST_FIXED, 0) < 150
+        )  # by price; as a fixed length it would be all rounds
+        engine.keep_profile()
+        kept = {file.name: file.read_bytes() for file in engine._profile.rglob("*.json")}  # type: ignore[union-attr]
+        assert kept
+        engine.ask(asked, GREEDY, 24)
+        engine.renew()
+        for file in engine._home.rglob("*.json"):
+            assert kept.get(file.name) == file.read_bytes()
+        home, profile = engine._home, engine._profile
+    assert not home.exists()
+    assert profile is not None
+    assert not profile.exists()
+
+
+# -------------------------------------------------------------------------------------------------------------- words
+
+
+def test_what_was_named_is_looked_at_before_an_hour_is_spent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / "here.gguf"
+    here.touch()
+    words.check_files(tmp_path / "new.json", here, None)
+    words.check_files(Path("-"))
+    words.check_folder(tmp_path / "new")
+    with pytest.raises(UsageError, match="no file"):
+        words.check_files(None, tmp_path / "nothing.gguf")
+    with pytest.raises(UsageError, match="no folder"):
+        words.check_files(tmp_path / "nowhere" / "out.json")
+    with pytest.raises(UsageError, match="is a folder"):
+        words.check_files(tmp_path)
+    with pytest.raises(UsageError, match="is no folder"):
+        words.check_folder(here)
+    assert words.explain(UsageError("What.", why="Why.", hint="type this")) == 2
+    assert capsys.readouterr().err == "What.\nWhy.\nTry: type this\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "said"),
+    [
+        ("bench_peers", ("--base", "nothing.gguf"), "There is no file nothing.gguf."),
+        ("bench_peers", ("--llama-cpp", "."), "There is no llama-server in ."),
+        ("bench_peers", ("--tokens", "0"), "--tokens is 1 at least"),
+        ("soak", ("--target", "nothing.gguf"), "There is no file nothing.gguf."),
+        ("bench_overlap", ("nothing.gguf", "nothing.gguf"), "There is no file nothing.gguf."),
+    ],
+)
+def test_scripts_refuse_in_words(tmp_path: Path, script: str, arguments: tuple[str, ...], said: str) -> None:
+    program = Path(__file__).parent.parent / "scripts" / script
+    more = ["--base", __file__] if "--llama-cpp" in arguments else []
+    done = subprocess.run(
+        [sys.executable, str(program), *arguments, *more],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "LOCALSPEC_HOME": str(tmp_path / "home")},
+        timeout=120,
+    )
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "home" / "cache" / "peers").exists()
 
 
 # -------------------------------------------------------------------------------------------------------------- build

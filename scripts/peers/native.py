@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,12 +22,41 @@ from localspec.errors import LoadError, LocalspecError
 from localspec.spec.events import Sampling
 from scripts.peers.answers import Answer, Asked
 
-NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-"""Kinds of llama.cpp that draft without a model, each at its own defaults."""
+NGRAMS: dict[str, tuple[str, ...]] = {
+    "ngram-simple": (),
+    "ngram-simple 4/16": ("--spec-ngram-simple-size-n", "4", "--spec-ngram-simple-size-m", "16"),
+    "ngram-map-k": (),
+    "ngram-map-k4v 8/8/2": (
+        *("--spec-ngram-map-k4v-size-n", "8", "--spec-ngram-map-k4v-size-m", "8"),
+        *("--spec-ngram-map-k4v-min-hits", "2"),
+    ),
+    "ngram-mod": (),
+    "ngram-mod 8/4-32": (
+        *("--spec-ngram-mod-n-match", "8", "--spec-ngram-mod-n-min", "4"),
+        *("--spec-ngram-mod-n-max", "32"),
+    ),
+    "ngram-cache": (),
+}
+"""Kinds of llama.cpp that draft without a model, with flags: its defaults, the example that its documentation gives
+for repetitions, and shorter keys, since its defaults are made for contexts much longer than these prompts."""
 DEFAULT_LENGTH, DEFAULT_P_MIN = 3, 0.0
 """What `--spec-type draft-simple` does when nothing else is said."""
+ENGINE_SPIN = "1000"
+"""How long OpenMP's threads wait busily in our engine (see `localspec.worker.child`), and so in the others."""
 _START_SECONDS, _ANSWER_SECONDS = 180.0, 1800.0
 _ANSWERED = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy has no business here
+
+
+def patient(environment: dict[str, str], spin: str = ENGINE_SPIN) -> dict[str, str]:
+    """An environment for a rival: its threads wait as our engine's do, unless somebody chose for all.
+
+    Args:
+        environment: Of the process.
+        spin: How long they wait busily; empty leaves it as it comes.
+    """
+    if not spin or "OMP_WAIT_POLICY" in environment:
+        return environment
+    return {"GOMP_SPINCOUNT": spin, **environment}
 
 
 def find_server(folder: Path) -> Path:
@@ -71,15 +101,59 @@ def _said(program: Path, *arguments: str) -> str:
     return ""
 
 
-def draft_flags(draft: Path, length: int, p_min: float) -> list[str]:
-    """Flags for drafts by a model. Without a type the server loads the model and does not draft."""
-    flags = ["--spec-type", "draft-simple", "--spec-draft-model", str(draft)]
-    return [*flags, "--spec-draft-n-max", str(length), "--spec-draft-p-min", str(p_min)]
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """One configuration of llama.cpp.
+
+    Attributes:
+        name: What it is called in the table.
+        flags: How the server is started.
+        remembers: It drafts out of what earlier answers said too, so each answer needs a server of its own: otherwise
+            a repeated prompt would be replayed.
+        length: Of a draft by a model alone without a gate, which can be compared with a fixed length; else 0.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    remembers: bool = False
+    length: int = 0
 
 
-def ngram_flags(kind: str) -> list[str]:
-    """Flags for drafts out of the text itself."""
-    return ["--spec-type", kind]
+def by_model(draft: Path, length: int, p_min: float = DEFAULT_P_MIN) -> Rival:
+    """Drafts by a model. Without a type the server loads the model and does not draft."""
+    flags = ("--spec-type", "draft-simple", *_model_flags(draft, length, p_min))
+    return Rival(simple(length, p_min), flags, length=length if p_min == DEFAULT_P_MIN else 0)
+
+
+def by_ngram(name: str) -> Rival:
+    """Drafts out of the text itself.
+
+    Args:
+        name: One of `NGRAMS`.
+    """
+    return Rival(name, ("--spec-type", _kind(name), *NGRAMS[name]), remembers=True)
+
+
+def mixed(name: str, draft: Path, length: int) -> Rival:
+    """Both: a draft by a model wherever the text itself gives none."""
+    flags = ("--spec-type", f"draft-simple,{_kind(name)}", *NGRAMS[name])
+    return Rival(
+        f"{name} + k={length}", (*flags, *_model_flags(draft, length, DEFAULT_P_MIN)), remembers=True
+    )
+
+
+def simple(length: int, p_min: float = DEFAULT_P_MIN) -> str:
+    """The name of llama.cpp's drafts by a model."""
+    return f"draft-simple k={length} p-min {p_min:g}"
+
+
+def _kind(name: str) -> str:
+    return name.split(" ", maxsplit=1)[0]
+
+
+def _model_flags(draft: Path, length: int, p_min: float) -> tuple[str, ...]:
+    flags = ("--spec-draft-model", str(draft), "--spec-draft-n-max", str(length))
+    return (*flags, "--spec-draft-p-min", str(p_min))
 
 
 class Server:
@@ -88,45 +162,33 @@ class Server:
     Args:
         program: The binary.
         target: The target's file.
-        flags: How it drafts.
+        rival: How it drafts; None is plain decoding.
         n_ctx: Size of the context.
         threads: Threads that compute.
 
     Raises:
-        LoadError: It did not come up.
+        LoadError: It did not come up. One that remembers has a process for each answer, and fails when it is asked.
     """
 
     def __init__(
         self,
         program: Path,
         target: Path,
-        flags: Sequence[str],
+        rival: Rival | None,
         *,
         n_ctx: int,
         threads: int,
         n_batch: int = 512,
     ) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        fixed = ["--host", "127.0.0.1", "--port", str(port), "--parallel", "1", "--ctx-size", str(n_ctx)]
+        fixed = ["--model", str(target), "--host", "127.0.0.1", "--parallel", "1", "--ctx-size", str(n_ctx)]
         fixed += ["--batch-size", str(n_batch), "--ubatch-size", str(n_batch), "--offline", "--no-webui"]
         for flag in ("--threads", "--threads-batch", "--threads-draft", "--threads-batch-draft"):
             fixed += [flag, str(threads)]
-        self._address = f"http://127.0.0.1:{port}"
-        self._log = tempfile.NamedTemporaryFile(prefix="llama-server-", suffix=".log")  # noqa: SIM115 - closed in close
-        self._process = subprocess.Popen(
-            [str(program), "--model", str(target), *fixed, *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env={name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")},
-        )
-        try:
-            self._wait()
-        except BaseException:
-            self.close()
-            raise
+        self._command = [str(program), *fixed, *(rival.flags if rival else ())]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._remembers = rival is not None and rival.remembers
+        if not self._remembers:  # which has a process for each answer
+            self._start()
 
     def __enter__(self) -> Server:
         return self
@@ -142,6 +204,8 @@ class Server:
         Raises:
             LocalspecError: It did not answer, or not with what was asked for.
         """
+        if self._remembers:
+            self._start()
         body = request(asked.ids, sampling, tokens)
         try:
             answer = self._http("/completion", body, _ANSWER_SECONDS)
@@ -149,23 +213,50 @@ class Server:
             raise LocalspecError(
                 f"llama-server did not answer: {problem}.", why=self._last_words()
             ) from problem
+        finally:
+            if self._remembers:
+                self.close()
         return read_answer(answer, len(asked.ids))
 
     def close(self) -> None:
         """End it."""
-        if self._process.poll() is None:
-            self._process.terminate()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
             try:
-                self._process.wait(10)
+                process.wait(10)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                process.kill()
+                process.wait()
         self._log.close()
+
+    def _start(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._address = f"http://127.0.0.1:{port}"
+        self._log = tempfile.NamedTemporaryFile(prefix="llama-server-", suffix=".log")  # noqa: SIM115 - closed in close
+        self._process = subprocess.Popen(
+            [*self._command, "--port", str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=patient(
+                {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+            ),
+        )
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
 
     def _wait(self) -> None:
         end = time.monotonic() + _START_SECONDS
         while time.monotonic() < end:
-            if self._process.poll() is not None:
+            if self._process is None or self._process.poll() is not None:
                 break
             with contextlib.suppress(OSError, ValueError):
                 if self._http("/health", None, 2).get("status") == "ok":

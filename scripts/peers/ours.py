@@ -27,26 +27,38 @@ class Ours:
     Args:
         target: The target's file.
         draft: The draft's file, `lookup`, or empty.
-        auto: Draft lengths by price, chained with lookup: the default of `localspec run`.
+        auto: Draft lengths by price: the default of `localspec run`.
+        chained: With `auto`, lookup drafts too, as it does by default; False leaves the draft model alone.
         n_ctx: Size of the context.
         threads: Threads that compute.
     """
 
-    def __init__(self, target: Path, draft: Path | str, *, auto: bool, n_ctx: int, threads: int) -> None:
+    def __init__(
+        self,
+        target: Path,
+        draft: Path | str,
+        *,
+        auto: bool,
+        n_ctx: int,
+        threads: int,
+        chained: bool = True,
+    ) -> None:
         spec = DraftSpec()
         if draft:
             spec = DraftSpec("lookup") if draft == "lookup" else DraftSpec("model", path=str(draft))
         self._load = Load(
             str(target),
             draft=spec,
-            n_draft=AUTO_N_DRAFT if auto else LONGEST_FIXED,
-            auto=auto,
+            n_draft=AUTO_N_DRAFT if auto and chained else LONGEST_FIXED,
+            auto=auto and chained,
             n_ctx=n_ctx,
             threads=threads,
         )
         # What is learned about prices is kept in this folder and nowhere else, so that each measurement starts with
         # what it says it starts with.
         self._home = Path(tempfile.mkdtemp(prefix="localspec-peers-"))
+        self._profile: Path | None = None
+        self._alone = auto and not chained  # what was loaded with a fixed length is chained with nothing
         self._worker = self._start()
 
     def __enter__(self) -> Ours:
@@ -57,11 +69,29 @@ class Ours:
     ) -> None:
         self._worker.close()
         shutil.rmtree(self._home, ignore_errors=True)
+        if self._profile is not None:
+            shutil.rmtree(self._profile, ignore_errors=True)
 
     def forget(self) -> None:
         """Begin like a first use: no prices are known, nothing was learned."""
         self._worker.close()
         shutil.rmtree(self._home, ignore_errors=True)
+        self._worker = self._start()
+
+    def keep_profile(self) -> None:
+        """Let every `renew` begin with what was learned so far."""
+        self._worker.close()  # by then it is written
+        self._profile = Path(tempfile.mkdtemp(prefix="localspec-peers-"))
+        shutil.copytree(self._home, self._profile, dirs_exist_ok=True)
+        self._worker = self._start()
+
+    def renew(self) -> None:
+        """Begin with the profile that was kept, so that an answer learns nothing from another that is measured."""
+        if self._profile is None:
+            return
+        self._worker.close()
+        shutil.rmtree(self._home, ignore_errors=True)
+        shutil.copytree(self._profile, self._home)
         self._worker = self._start()
 
     def ask(
@@ -97,7 +127,7 @@ class Ours:
             raise LocalspecError(
                 f"localspec read {finished.stats.prompt_tokens} tokens of prompt, the others get {len(asked.ids)}."
             )
-        return _answer(rounds, finished)
+        return to_answer(rounds, finished)
 
     def prices(self, found: Prices, depth: int, seconds: float) -> None:
         """Time the parts of a round at this depth, and note it."""
@@ -119,10 +149,12 @@ class Ours:
         if self._load.draft.kind != "none" and ready.draft.state != "on":
             worker.close()
             raise LocalspecError(f"localspec does not draft: {ready.draft.reason}.")
+        if self._alone:
+            worker.configure(Configure(n_draft=LONGEST_FIXED, auto=True))
         return worker
 
 
-def _answer(rounds: list[Round], finished: Finished) -> Answer:
+def to_answer(rounds: list[Round], finished: Finished) -> Answer:
     """The counters from the first token on: a round counts whole, as it does in `decode_s`."""
     stats = finished.stats
     lengths: dict[int, int] = {}

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from localspec.errors import LocalspecError
 from scripts.peers.answers import Answer, Prices
+from scripts.peers.protocol import PROMPT_TOKENS
 
+SCREEN, SAME_LENGTH, PRICE = "screen", "same length", "price"
 OURS, NATIVE, STOCK, BARE = "localspec", "llama.cpp", "llama-cpp-python", "llama_decode loop"
 
 
@@ -57,7 +59,7 @@ class Runner:
     """Groups of runs, one after the other.
 
     Attributes:
-        work: Tokens that are to be made, in all; only for the time that is left.
+        work: Of all answers, in tokens, their prompts counted as some; only for the time that is left.
         deadline: `time.monotonic()` at which no new answer is begun.
         samples: What was measured.
         left_out: Sentences about what was not, and why.
@@ -98,7 +100,7 @@ class Runner:
                     self.note(f"{what}: {error.message} {error.why}".rstrip())
                     continue
                 finally:
-                    self._done += entry.tokens
+                    self._done += entry.tokens + PROMPT_TOKENS
                 self.samples.append(Sample(cell, entry.tool, entry.config, self._groups, repeat, answer))
                 self._tell(cell, entry, answer)
         self._groups += 1

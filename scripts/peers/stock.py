@@ -23,10 +23,9 @@ if __name__ == "__main__":
 
 from localspec.errors import LocalspecError
 from scripts.peers.answers import Answer, Asked
+from scripts.peers.native import ENGINE_SPIN, patient
 
 PROMPT_LOOKUP = "prompt lookup"
-ENGINE_SPIN = "1000"
-"""What our engine's process sets `GOMP_SPINCOUNT` to."""
 
 
 class Stock:
@@ -38,11 +37,18 @@ class Stock:
         n_ctx: Size of the context.
         threads: Threads that compute.
         bare: No `Llama`, the bare loop.
-        spin: How long OpenMP's threads wait busily, where it is not left as it is.
+        spin: How long OpenMP's threads wait busily; empty leaves it as it comes.
     """
 
     def __init__(
-        self, target: Path, draft: Path | str, *, n_ctx: int, threads: int, bare: bool = False, spin: str = ""
+        self,
+        target: Path,
+        draft: Path | str,
+        *,
+        n_ctx: int,
+        threads: int,
+        bare: bool = False,
+        spin: str = ENGINE_SPIN,
     ) -> None:
         self._load = {"target": str(target), "draft": str(draft), "n_ctx": n_ctx, "threads": threads}
         self._load["bare"] = bare
@@ -52,7 +58,7 @@ class Stock:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, "GOMP_SPINCOUNT": spin} if spin else None,
+            env=patient(dict(os.environ), spin),
         )
         try:
             self._call(self._load)
@@ -162,9 +168,13 @@ def _stock(load: dict[str, Any]) -> Generator[dict[str, Any], dict[str, Any], No
         n_batch=n_batch,
         n_threads=load["threads"],
         n_threads_batch=load["threads"],
+        flash_attn=True,  # as the others choose by themselves, as they do the next
+        n_gpu_layers=-1,
         draft_model=drafter,
         verbose=False,
     )
+    # The others warm up by themselves when they load.
+    llama.create_completion([llama.token_bos()], max_tokens=2, temperature=0.0)
     command = yield {}
     while True:
         llama.reset()

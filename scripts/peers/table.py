@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from scripts.peers.answers import Prices
-from scripts.peers.runner import OURS, Cell, Sample
+from scripts.peers.runner import OURS, SCREEN, Cell, Sample
 from scripts.peers.targets import Target
 
 
@@ -30,7 +30,7 @@ class Row:
     """Its speed over localspec's in the same group: at the same draft length where there is one, else the default."""
     to_bound: float | None
     same_text: bool | None
-    """At temperature 0, whether it says what localspec says in the group, as far as both go."""
+    """Whether it says what localspec says in the group, as far as both go; where tokens are drawn, of ours only."""
 
     def to_json(self) -> dict[str, object]:
         """For `--json`."""
@@ -82,10 +82,12 @@ def _row(
         if ours is not None and ours.answer.tok_s > 0:
             ratios.append(sample.answer.tok_s / ours.answer.tok_s)
             agrees = sample.answer.agrees(ours.answer)
-            if cell.temperature == 0 and ours is not sample and cell.part != "deep" and agrees is not None:
+            comparable = cell.temperature == 0 or tool == OURS  # ours draws the same whatever the draft does
+            if comparable and ours is not sample and cell.part != "deep" and agrees is not None:
                 same.append(agrees)
-        pair = prices(cell.model, "lookup" if config.startswith("ngram") else cell.drafter)
-        bound = pair.bound(sample.answer) if sample.answer.drafted else None
+        pair = prices(cell.model, cell.drafter)
+        # Costs are timed at the depth of a short answer; they say nothing about a long one.
+        bound = pair.bound(sample.answer) if sample.answer.drafted and cell.part != "long" else None
         if bound:
             bounds.append(sample.answer.tok_s / bound)
     steps = [sample.answer.tokens_per_round for sample in samples]
@@ -118,11 +120,18 @@ def _counterpart(sample: Sample, group: Sequence[Sample]) -> Sample | None:
 
 
 def print_table(found: Sequence[Row], say: Callable[[str], None]) -> None:
-    """Each cell under a heading of its own."""
+    """Each cell under a heading of its own; the short answers of the screen are counted only."""
+    short = [row for row in found if row.cell.part == SCREEN]
+    if short:
+        say(
+            f"\nscreen: {sum(row.runs for row in short)} short answers; they only choose what follows (--json has them)"
+        )
     head = f"  {'':<17} {'':<26} {'tok/s':>7} {'(spread)':>15} {'accepted':>9} {'tok/round':>10}"
     head += f" {'to ours':>8} {'to bound':>9}"
     cell = None
     for row in found:
+        if row.cell.part == SCREEN:
+            continue
         if row.cell != cell:
             cell = row.cell
             name = " · ".join(filter(None, (cell.part, cell.model, cell.drafter, cell.kind)))
@@ -143,6 +152,23 @@ def print_targets(targets: Mapping[str, Target], say: Callable[[str], None]) -> 
         state = {True: "met", False: "MISSED", None: "-"}[target.met]
         wanted = f">= {target.target:.2f}" if target.target is not None else ""
         say(f"  {name:<40} {_number(target.figure, 3):>7} {wanted:>8} {state:<7} {target.how}")
+
+
+def spent(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
+    """What each part made: answers, tokens, the target's steps, tokens drafted, and seconds after the first tokens."""
+    found: dict[str, dict[str, float]] = {}
+    for sample in samples:
+        answer = sample.answer
+        part = found.setdefault(sample.cell.part, {})
+        for name, value in (
+            ("answers", 1),
+            ("tokens", answer.tokens),
+            ("rounds", answer.rounds),
+            ("drafted", answer.drafted),
+            ("seconds", answer.seconds),
+        ):
+            part[name] = part.get(name, 0) + value
+    return found
 
 
 def machine() -> dict[str, object]:

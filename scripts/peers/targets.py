@@ -8,9 +8,9 @@ from statistics import median
 
 from localspec.measure.figures import geometric_mean
 from scripts.peers.answers import Prices
-from scripts.peers.native import DEFAULT_LENGTH
-from scripts.peers.protocol import AUTO, AUTO_FRESH, PLAIN, fixed, simple
-from scripts.peers.runner import BARE, NATIVE, OURS, Cell, Sample
+from scripts.peers.native import DEFAULT_LENGTH, simple
+from scripts.peers.protocol import AUTO, AUTO_FRESH, PLAIN, alone, fixed
+from scripts.peers.runner import BARE, NATIVE, OURS, PRICE, SAME_LENGTH, SCREEN, Cell, Sample
 
 Pair = Mapping[tuple[str, str], Sample]
 """The samples of one group and repeat, by tool and configuration."""
@@ -66,26 +66,18 @@ def evaluate(samples: Iterable[Sample], prices: Callable[[str, str], Prices]) ->
             _best_fixed(pairs, AUTO_FRESH), None, "the same without a profile"
         ),
         "auto_vs_plain_2000": _lowest(
-            _ratios(pairs, "long", (OURS, AUTO), (OURS, PLAIN), lambda s: s.answer.tok_s, without=("wrong",)),
+            _ratios(pairs, "long", (OURS, AUTO), (OURS, PLAIN), lambda s: s.answer.tok_s, without="wrong"),
             0.97,
-            f"auto over plain decoding, answers of {long} tokens",
+            f"auto with a profile over plain decoding, answers of {long} tokens",
         ),
-        **_defaults(found, pairs),
+        **_defaults(pairs),
         "tokens_per_round_t07": _lowest(
             _per_round(found, 0.7), 1.08, "tokens a round over llama.cpp's, T 0.7, top-p 0.9, k 3"
         ),
         "tokens_per_round_t10": _lowest(
             _per_round(found, 1.0), 1.25, "tokens a round over llama.cpp's, T 1.0, top-p 0.95, k 3"
         ),
-        "wrong_draft_2000": _lowest(
-            _wrong(pairs, AUTO_FRESH, long), 0.97, f"always wrong, no profile, {long} tokens, over plain"
-        ),
-        "wrong_draft_512_no_profile": _lowest(
-            _wrong(pairs, AUTO_FRESH, first), 0.93, f"its first {first} tokens, no profile yet, over plain"
-        ),
-        "wrong_draft_512_profile": _lowest(
-            _wrong(pairs, AUTO, first), 0.97, f"its first {first} tokens, with a profile, over plain"
-        ),
+        **_wrong_drafts(pairs, long, first),
         "edit_lookup": _lowest(
             _ratios(pairs, "edit", (OURS, AUTO), (OURS, PLAIN), lambda s: s.answer.tok_s),
             1.7,
@@ -107,7 +99,7 @@ def evaluate(samples: Iterable[Sample], prices: Callable[[str, str], Prices]) ->
         ),
     }
     if long < 1000:
-        for name in ("auto_vs_plain_2000", *(one for one in targets if one.startswith("wrong_draft"))):
+        for name in [one for one in targets if one.startswith(("auto_vs_plain", "wrong_draft"))]:
             how = f"{targets[name].how}; too short for a verdict"
             targets[name] = replace(targets[name], how=how, judged=False)
     return targets
@@ -118,11 +110,7 @@ def over_bound(samples: Iterable[Sample], prices: Callable[[str, str], Prices]) 
     speeds: dict[str, list[tuple[float, float]]] = {}
     for sample in samples:
         cell = sample.cell
-        if (
-            sample.tool != OURS
-            or not sample.answer.drafted
-            or cell.part not in ("same length", "price", "edit")
-        ):
+        if sample.tool != OURS or not sample.answer.drafted or cell.part not in (SAME_LENGTH, PRICE, "edit"):
             continue
         bound = prices(cell.model, cell.drafter).bound(sample.answer)
         if bound:
@@ -147,6 +135,10 @@ def _pairs(samples: Iterable[Sample]) -> list[tuple[Cell, Pair]]:
     return [(cells[key], pair) for key, pair in together.items()]
 
 
+def _name(cell: Cell) -> str:
+    return f"{cell.drafter} {cell.kind}{f' T {cell.temperature:g}' if cell.temperature else ''}"
+
+
 def _medians(found: Mapping[str, list[float]]) -> dict[str, float]:
     return {name: median(values) for name, values in found.items()}
 
@@ -157,23 +149,25 @@ def _ratios(
     above: tuple[str, str],
     below: tuple[str, str],
     value: Callable[[Sample], float],
-    without: tuple[str, ...] = (),
+    without: str | None = None,
 ) -> dict[str, float]:
-    """The median over pairs of one value over another, by drafter and kind."""
+    """The median over pairs of one value over another, by drafter and kind; without the drafters of that name."""
     found: dict[str, list[float]] = {}
     for cell, pair in pairs:
-        if cell.part != part or cell.drafter in without or above not in pair or below not in pair:
+        if cell.part != part or above not in pair or below not in pair:
+            continue
+        if without is not None and cell.drafter.startswith(without):
             continue
         divisor = value(pair[below])
         if divisor > 0:
-            found.setdefault(f"{cell.drafter} {cell.kind}", []).append(value(pair[above]) / divisor)
+            found.setdefault(_name(cell), []).append(value(pair[above]) / divisor)
     return _medians(found)
 
 
 def _same_length(pairs: list[tuple[Cell, Pair]]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for cell, pair in pairs:
-        if cell.temperature > 0:
+        if cell.temperature > 0 or cell.part == SCREEN:
             continue
         for length in range(1, 17):
             ours, theirs = pair.get((OURS, fixed(length))), pair.get((NATIVE, simple(length)))
@@ -185,21 +179,21 @@ def _same_length(pairs: list[tuple[Cell, Pair]]) -> dict[str, float]:
 
 def _best_fixed(pairs: list[tuple[Cell, Pair]], config: str) -> dict[str, float]:
     """By cell, the ratio to whichever fixed length it loses most to."""
-    lengths = {key for cell, pair in pairs if cell.part == "price" for key in pair if key[1].startswith("k=")}
+    lengths = {key for cell, pair in pairs if cell.part == PRICE for key in pair if key[1].startswith("k=")}
     found: dict[str, float] = {}
     for length in lengths:
-        ratios = _ratios(pairs, "price", (OURS, config), length, lambda s: s.answer.tok_s)
+        ratios = _ratios(pairs, PRICE, (OURS, config), length, lambda s: s.answer.tok_s)
         for name, ratio in ratios.items():
             found[name] = min(found.get(name, ratio), ratio)
     return found
 
 
-def _defaults(samples: list[Sample], pairs: list[tuple[Cell, Pair]]) -> dict[str, Target]:
+def _defaults(pairs: list[tuple[Cell, Pair]]) -> dict[str, Target]:
     default = (NATIVE, simple(DEFAULT_LENGTH))
     said = "the default of localspec over llama.cpp's (draft-simple, k 3, p-min 0)"
 
     def over_default(config: str) -> dict[str, float]:
-        return _ratios(pairs, "price", (OURS, config), default, lambda s: s.answer.tok_s)
+        return _ratios(pairs, PRICE, (OURS, config), default, lambda s: s.answer.tok_s)
 
     return {
         "default_vs_llamacpp_default": _mean(over_default(AUTO), 1.15, f"{said}, with a profile"),
@@ -207,33 +201,22 @@ def _defaults(samples: list[Sample], pairs: list[tuple[Cell, Pair]]) -> dict[str
             over_default(AUTO_FRESH), None, f"{said}, without a profile"
         ),
         "default_vs_llamacpp_best": _mean(
-            _best_of_theirs(samples),
+            _best_of_theirs(pairs),
             None,
-            "the default of localspec over llama.cpp's best combination of each cell",
+            "the default of localspec over llama.cpp's best combination that ran beside it",
         ),
     }
 
 
-def _best_of_theirs(samples: list[Sample]) -> dict[str, float]:
-    speeds: dict[tuple[str, str, str, str], list[float]] = {}
-    for sample in samples:
-        cell = sample.cell
-        if cell.model != "padded" or cell.part not in ("price", "same length"):
-            continue
-        key = (cell.drafter, cell.kind, sample.tool, sample.config)
-        speeds.setdefault(key, []).append(sample.answer.tok_s)
-    ours = {key[:2]: median(speeds[key]) for key in speeds if key[2:] == (OURS, AUTO) and key[0] != "lookup"}
-    found = {}
-    for (drafter, kind), speed in ours.items():
-        rivals = {
-            key: median(values)
-            for key, values in speeds.items()
-            if key[2] == NATIVE and key[1] == kind and key[0] in (drafter, "lookup")
-        }
-        if rivals:
-            best = max(rivals, key=lambda key: rivals[key])
-            found[f"{drafter} {kind} ({best[3]})"] = speed / rivals[best]
-    return found
+def _best_of_theirs(pairs: list[tuple[Cell, Pair]]) -> dict[str, float]:
+    """By cell, the ratio to whichever of llama.cpp's configurations it does worst against."""
+    theirs = {key[1] for cell, pair in pairs if cell.part == PRICE for key in pair if key[0] == NATIVE}
+    found: dict[str, tuple[float, str]] = {}
+    for config in sorted(theirs):
+        ratios = _ratios(pairs, PRICE, (OURS, AUTO), (NATIVE, config), lambda s: s.answer.tok_s)
+        for name, ratio in ratios.items():
+            found[name] = min(found.get(name, (ratio, config)), (ratio, config))
+    return {f"{name} ({config})": ratio for name, (ratio, config) in found.items()}
 
 
 def _per_round(samples: Iterable[Sample], temperature: float) -> dict[str, float]:
@@ -253,9 +236,29 @@ def _per_round(samples: Iterable[Sample], temperature: float) -> dict[str, float
     return found
 
 
-def _wrong(pairs: list[tuple[Cell, Pair]], config: str, tokens: int) -> dict[str, float]:
-    wrong = [(cell, pair) for cell, pair in pairs if cell.drafter == "wrong"]
-    return _ratios(wrong, "long", (OURS, config), (OURS, PLAIN), lambda s: s.answer.part(1, tokens))
+def _wrong_drafts(pairs: list[tuple[Cell, Pair]], long: int, first: int) -> dict[str, Target]:
+    """A draft that is always wrong: by itself, and chained with lookup as it is by default."""
+    found = {}
+    for drafter, end, chained in (
+        (alone("wrong"), "", "lookup not chained"),
+        ("wrong", "_chained", "chained with lookup"),
+    ):
+        cells = [(cell, pair) for cell, pair in pairs if cell.drafter == drafter]
+        said = f"over plain, always wrong, {chained}"
+        for name, config, tokens, least, what in (
+            ("2000", AUTO_FRESH, long, 0.97, f"no profile, {long} tokens"),
+            ("512_no_profile", AUTO_FRESH, first, 0.93, f"no profile yet, the first {first} tokens"),
+            ("512_profile", AUTO, first, 0.97, f"with a profile, the first {first} tokens"),
+        ):
+            ratios = _ratios(
+                cells,
+                "long",
+                (OURS, config),
+                (OURS, PLAIN),
+                lambda s, n=tokens: s.answer.part(1, n),  # type: ignore[misc]
+            )
+            found[f"wrong_draft_{name}{end}"] = _lowest(ratios, least, f"{what}, {said}")
+    return found
 
 
 def _deep(pairs: list[tuple[Cell, Pair]]) -> dict[str, float]:
