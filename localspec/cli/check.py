@@ -24,7 +24,7 @@ def command(
         bool, typer.Option("--json", help="Print one JSON object with every difference.")
     ] = False,
 ) -> int:
-    """See whether a draft belongs to a target, before any weight is loaded.
+    """See whether a draft belongs to a target; no weight is loaded.
 
     Compares kind, memory and vocabulary. Exit code 0: they match. 1: they do not.
     """
@@ -83,10 +83,12 @@ def _as_path(name: str) -> Path | None:
 
 def _on_disk(path: Path | None, name: str, role: Literal["target", "draft"]) -> Path:
     if path is None:
+        from localspec.models.text import printable, shell_word
+
         raise ModelFileError(
-            f"The {role} {name} is not on this disk.",
+            f"The {role} {printable(name)} is not on this disk.",
             why="The check reads files and downloads nothing.",
-            hint=f"localspec pull {name}",
+            hint=f"localspec pull {shell_word(name)}",
         )
     return path
 

@@ -24,7 +24,7 @@ def command(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """List the models of the catalogue, their drafts, and what is on this disk."""
+    """List the catalogue's models, their drafts, what is on this disk."""
     from localspec.models.catalog import load_catalog
 
     catalog = load_catalog()
@@ -46,7 +46,11 @@ def _unknown(catalog: Catalog, name: str) -> CatalogError:
         found = catalog.resolve(name)
     except CatalogError as error:
         return error
-    return CatalogError(f"{found.id} is no entry of the catalogue.", hint=f"localspec run {found.id}")
+    from localspec.models.text import printable, shell_word
+
+    return CatalogError(
+        f"{printable(found.id)} is no entry of the catalogue.", hint=f"localspec run {shell_word(found.id)}"
+    )
 
 
 def _wanted(model: Model, ref: ModelRef, name: str) -> bool:
@@ -103,7 +107,13 @@ def _in_full(catalog: Catalog, rows: list[tuple[Model, ModelRef]]) -> list[str]:
         for source in model.sources:
             doubt = "" if source.confirmed else ", name not confirmed"
             extra = ", with a next-token-prediction block" if source.mtp else ""
-            lines.append(f"  {source.quant:<11} {_size(source):>9}  {source.repo}{extra}{doubt}")
+            lines += textwrap.wrap(
+                f"  {source.quant:<11} {_size(source):>9}  {source.repo}{extra}{doubt}",
+                _WIDTH,
+                subsequent_indent="      ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
         if ref.path is not None:
             lines.append(f"  on disk: {output.printable(str(ref.path))}")
         for text in (*ref.notes, ref.lookup_only_reason):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from localspec.models.hub import DownloadPlan
     from localspec.models.ref import ModelRef
 
-_NO_MODEL = ("none", "lookup")
+_NO_MODEL = ("none", "lookup", "mtp")
 
 
 def command(
@@ -51,7 +51,7 @@ def command(
     else:
         for ref, path in found:
             output.write(f"{ref.id}  {path}\n")
-        _say_next(catalog, refs)
+        _say_next(catalog, refs, draft.lower() if draft.lower() in _NO_MODEL else "")
 
 
 def fetch_all(refs: Iterable[ModelRef]) -> list[tuple[ModelRef, Path]]:
@@ -112,10 +112,12 @@ def make_draft(source: Path, destination: Path, quant: str) -> None:
 
 def _refs(catalog: Catalog, names: list[str], draft: str, quant: str) -> list[ModelRef]:
     if draft and len(names) != 1:
+        from localspec.models.text import shell_word
+
         raise UsageError(
             "--draft belongs to one target.",
             why=f"{len(names)} models are named.",
-            hint=f"localspec pull {names[0]} --draft {draft}",
+            hint=f"localspec pull {shell_word(names[0])} --draft {shell_word(draft)}",
         )
     if quant:
         names = [_with_quant(name, quant) for name in names]
@@ -130,19 +132,34 @@ def _refs(catalog: Catalog, names: list[str], draft: str, quant: str) -> list[Mo
 def _with_quant(name: str, quant: str) -> str:
     word = name.rpartition("/")[2]
     if ":" in word or name.lower().endswith(".gguf") or name.lower() == "demo":
-        raise UsageError(f"{name} already says which file.", why="--quant would say it twice.")
+        from localspec.models.text import shell_word
+
+        raise UsageError(
+            f"{name} already says which file.",
+            why="--quant would say it twice.",
+            hint=f"localspec pull {shell_word(name)}",
+        )
     return f"{name}:{quant}"
 
 
 def _describe(plan: DownloadPlan) -> None:
+    from localspec.models.text import shell_word
+
     width = max(len(item.ref.id) for item in plan.items)
     for item in plan.items:
-        state = "on disk" if not item.missing else output.size(item.size)
+        unknown = item.item is not None and not item.size  # a mirror may tell none
+        state = "on disk" if not (item.missing or unknown) else output.size(item.size or None)
         quant = item.item.quant if item.item is not None else item.ref.quant
         where = " ".join(filter(None, (item.repo, quant)))
         output.say(f"  {item.ref.id:<{width}}  {state:>8}  {where}")
     if plan.missing:
         output.say(f"{output.size(plan.missing)} to download, {output.size(plan.free)} free in {plan.folder}")
+    if plan.forgotten:
+        taken = sum(file.stat().st_size for file in plan.forgotten)
+        output.say(
+            f"{output.size(taken)} are of a download of an earlier upload, which cannot go on. To be rid of them:"
+        )
+        output.say(f"  rm {' '.join(map(shell_word, plan.forgotten))}")
 
 
 def _row(ref: ModelRef, path: Path, was_there: bool) -> dict[str, Any]:
@@ -159,7 +176,7 @@ def _row(ref: ModelRef, path: Path, was_there: bool) -> dict[str, Any]:
     }
 
 
-def _say_next(catalog: Catalog, refs: list[ModelRef]) -> None:
+def _say_next(catalog: Catalog, refs: list[ModelRef], without: str) -> None:
     """What is known of the pair, and the command to type next."""
     from localspec.models.text import shell_word
 
@@ -171,7 +188,9 @@ def _say_next(catalog: Catalog, refs: list[ModelRef]) -> None:
         output.say("Next: localspec run demo")
         return
     if draft is None:
-        if target.lookup_only_reason:
+        if without:
+            output.say(f"Next: localspec run {shell_word(target.id)} --draft {without}")
+        elif target.lookup_only_reason:
             output.say(f"No draft model: {target.lookup_only_reason}")
             output.say(f"Next: localspec run {shell_word(target.id)} --draft lookup")
         elif target.default_draft:

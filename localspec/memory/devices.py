@@ -11,6 +11,7 @@ from typing import Any, Literal
 import psutil
 
 from localspec.errors import UsageError
+from localspec.memory.control_groups import OWN, ROOT, control_groups
 from localspec.models.text import printable
 
 Kind = Literal["gpu", "igpu", "cpu"]
@@ -45,9 +46,7 @@ def human(size: int | None) -> str:
     return f"{size / _MIB:.0f} MiB" if size >= 10 * _MIB else f"{size / _MIB:.1f} MiB"
 
 
-def system_memory(
-    cgroup_root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc/self/cgroup")
-) -> Device:
+def system_memory(cgroup_root: Path = ROOT, proc: Path = OWN) -> Device:
     """RAM: what the machine has and can give, or what a container may still take when that is less."""
     try:
         memory = psutil.virtual_memory()
@@ -144,29 +143,18 @@ def label(devices: Sequence[Device], among: Sequence[Device] = ()) -> str:
 def _cgroup_limits(root: Path, proc: Path) -> list[tuple[int, int]]:
     """(limit, used) in bytes of this process's control group and of each group above it."""
     found = []
-    try:
-        lines = proc.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        _, controllers, name = ([*line.split(":", 2), "", ""])[:3]
-        if controllers == "":
-            folder, limit_file, used_file = root, "memory.max", "memory.current"
-            cache = "inactive_file"
-        elif "memory" in controllers.split(","):
-            folder, limit_file, used_file = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            cache = "total_inactive_file"
-        else:
-            continue
-        parts = [part for part in name.split("/") if part]
-        for depth in range(len(parts), -1, -1):
-            group = folder.joinpath(*parts[:depth])
-            with contextlib.suppress(OSError, ValueError):
-                limit = int((group / limit_file).read_text())  # "max" is no number: no limit
-                if limit < _UNLIMITED:
-                    used = int((group / used_file).read_text())
-                    # Page cache that can be dropped counts as used there, yet it is free to whoever needs it.
-                    found.append((limit, max(0, used - _statistic(group / "memory.stat", cache))))
+    for group, second in control_groups("memory", root, proc):
+        names = (
+            ("memory.max", "memory.current") if second else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        )
+        with contextlib.suppress(OSError, ValueError):
+            limit, used = (int((group / name).read_text()) for name in names)  # "max" is no number: no limit
+            if limit < _UNLIMITED:
+                # Page cache that can be dropped counts as used there, yet it is free to whoever needs it.
+                cache = _statistic(
+                    group / "memory.stat", "inactive_file" if second else "total_inactive_file"
+                )
+                found.append((limit, max(0, used - cache)))
     return found
 
 

@@ -17,50 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from localspec.errors import OutOfMemoryError
 from localspec.memory.devices import Device, human
+from localspec.memory.placed import ModelMemory, names, table
 from localspec.memory.sizes import ModelSizes, Shape
 
 if TYPE_CHECKING:
     from localspec.models.gguf import Header
 
+__all__ = ["ModelMemory", "Plan", "plan"]
+
 _MARGIN = 512 << 20
 _SMALLEST_CTX = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class ModelMemory:
-    """What one model takes, in bytes, each as (on the GPU, in RAM)."""
-
-    role: Literal["target", "draft"]
-    name: str
-    weights: tuple[int, int]
-    cache: tuple[int, int]
-    compute: tuple[int, int]
-    gpu_layers: int
-    all_layers: int
-    devices: tuple[Device, ...] = ()
-    """The GPUs that hold a part of it; empty = all of it is in RAM."""
-
-    @property
-    def gpu(self) -> int:
-        """Bytes on the GPU."""
-        return self.weights[0] + self.cache[0] + self.compute[0]
-
-    @property
-    def ram(self) -> int:
-        """Bytes in RAM."""
-        return self.weights[1] + self.cache[1] + self.compute[1]
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-        parts = {"weights": self.weights, "cache": self.cache, "compute": self.compute}
-        return {
-            "role": self.role,
-            "name": self.name,
-            **{name: {"gpu": gpu, "ram": ram} for name, (gpu, ram) in parts.items()},
-            "gpu_layers": self.gpu_layers,
-            "all_layers": self.all_layers,
-            "devices": [device.name for device in self.devices],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +82,7 @@ class Plan:
 
     def table(self) -> list[str]:
         """Lines for the screen, weights, cache and buffers of each model apart."""
-        return _table(self.items, self.devices, self.ram)
+        return table(self.items, self.devices, self.ram)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +129,7 @@ class _Planner:
         self.ram = ram
         self.shape = shape
         self.target = ModelSizes(target, shape)
-        # A draft's context is as long as the target's. Its own state needs as many snapshots.
+        # A draft's context is as long as the target's. A state goes back to what it was before a second line of tokens.
         self.draft = (
             ModelSizes(
                 draft,
@@ -171,7 +137,9 @@ class _Planner:
                     shape,
                     n_ctx=self.target.n_ctx,
                     kv_type=draft_kv_type or shape.kv_type,
-                    next_token_blocks=False,
+                    n_rs_seq=0,
+                    n_sequences=2 if draft.recurrent_layers else 1,
+                    next_token_blocks=draft.kind == "draft-head",
                 ),
             )
             if draft is not None
@@ -205,6 +173,7 @@ class _Planner:
             gpu_layers=layers,
             all_layers=sizes.all_layers,
             devices=devices if layers > 0 else (),
+            copies=sizes.copies(self.ram.free) if self.ram.known else 0,
         )
 
     def most_layers(self, budget: _Budget) -> ModelMemory | None:
@@ -283,7 +252,7 @@ def plan(
             if planner.devices:
                 notes.append(
                     f"{fewer.gpu_layers} of {fewer.all_layers} layers of the target fit on "
-                    f"{_names(planner.devices)}; the others run on the CPU, which is much slower."
+                    f"{names(planner.devices)}; the others run on the CPU, which is much slower."
                 )
             return _finish(planner, [fewer], notes)
     raise _too_big(planner, wanted, budget, gpu_layers)
@@ -323,10 +292,6 @@ def _usable(device: Device, margin: bool) -> int:
     return max(0, device.free - kept)
 
 
-def _names(devices: Sequence[Device]) -> str:
-    return " + ".join(device.name for device in devices)
-
-
 # ---------------------------------------------------------------------- talk
 
 
@@ -355,9 +320,9 @@ def _dropped(planner: _Planner, both: Sequence[ModelMemory], budget: _Budget) ->
     draft = both[1].gpu
     gpu = sum(item.gpu for item in both) - (draft if budget.apart else 0)
     if not _fits(draft, budget.draft):
-        who, where, need, usable = "it needs", f"memory on {_names(planner.named)}", draft, budget.draft
+        who, where, need, usable = "it needs", f"memory on {names(planner.named)}", draft, budget.draft
     elif not _fits(gpu, budget.gpu):
-        where, need, usable = f"memory on {_names(planner.devices)}", gpu, budget.gpu
+        where, need, usable = f"memory on {names(planner.devices)}", gpu, budget.gpu
     elsewhere = "--draft-device cpu, a" if where != "RAM" and draft else "A"
     return (
         f"The draft was dropped: {who} {human(need)} of {where}, and {human(usable)} "
@@ -370,7 +335,7 @@ def _too_big(planner: _Planner, wanted: ModelMemory, budget: _Budget, gpu_layers
         fewer = planner.most_layers(planner.budget(margin=True))
         if fewer is not None:
             return OutOfMemoryError(
-                f"{wanted.gpu_layers} layers of {wanted.name} do not fit on {_names(planner.devices)}.",
+                f"{wanted.gpu_layers} layers of {wanted.name} do not fit on {names(planner.devices)}.",
                 why=_numbers(planner, wanted),
                 hint=f"localspec run --gpu-layers {fewer.gpu_layers}",
             )
@@ -383,7 +348,7 @@ def _too_big(planner: _Planner, wanted: ModelMemory, budget: _Budget, gpu_layers
 
 
 def _numbers(planner: _Planner, item: ModelMemory) -> str:
-    lines = _table([item], planner.devices, planner.ram)
+    lines = table([item], planner.devices, planner.ram)
     return "\n  ".join(["Needed and free:", *lines])
 
 
@@ -404,23 +369,3 @@ def _smaller(planner: _Planner, budget: _Budget) -> str:
                 )
                 return f"localspec run{flags}"
     return "localspec models"
-
-
-def _table(items: Sequence[ModelMemory], devices: Sequence[Device], ram: Device) -> list[str]:
-    lines = [f"{'':8}{'weights':>10}{'cache':>10}{'buffers':>10}{'total':>10}  where"]
-    for item in items:
-        for place, index in (("GPU", 0), ("RAM", 1)):
-            parts = [item.weights[index], item.cache[index], item.compute[index]]
-            if not any(parts):
-                continue
-            numbers = "".join(f"{human(number):>10}" for number in (*parts, sum(parts)))
-            layers = f", {item.gpu_layers} of {item.all_layers} layers" if place == "GPU" else ""
-            # A device that was named for the draft is told by its name.
-            where = _names(item.devices) if place == "GPU" and item.devices != tuple(devices) else place
-            lines.append(f"{item.role:8}{numbers}  {where}{layers}")
-    used = dict.fromkeys((*devices, *(device for item in items for device in item.devices)))
-    for device in (*used, ram):
-        free = human(device.free) if device.known else "?"
-        total = human(device.total) if device.known else "?"
-        lines.append(f"{'free':8}{free:>10} of {total}  {device.name}")
-    return lines

@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from localspec.errors import UsageError
+from localspec.models.gguf_facts import PARALLEL
 
 if TYPE_CHECKING:
     from localspec.models.gguf import Header, TensorInfo
@@ -35,6 +36,15 @@ KV_BLOCKS: dict[str, tuple[int, int]] = {
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _INPUT = ("token_embd.", "per_layer_token_embd.", "position_embd.", "token_types.", "token_embd_norm.")
 _RECURRENT = ("ssm_", "shortconv.", "time_mix_")
+_INDEXER = ("indexer.attn_k.weight", "indexer.k_proj.weight")
+
+STATE_COPIES = 4
+"""Places of a conversation whose recurrent state is copied to RAM at most, to go back to them."""
+
+
+def copies_budget(free: int) -> int:
+    """Bytes that all copies of one model's states may take, of what is free in RAM."""
+    return min(512 << 20, free // 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,8 @@ class Shape:
     """The file's next-token blocks are loaded too, with a cache of their own."""
     block_kv_type: str = ""
     """Type of that cache; empty = `kv_type`."""
+    n_sequences: int = 1
+    """Lines of tokens at once: they share the cells of the cache, and each has a recurrent state of its own."""
 
 
 class ModelSizes:
@@ -84,7 +96,9 @@ class ModelSizes:
         for kv_type in (shape.kv_type, shape.block_kv_type or shape.kv_type):
             if kv_type not in KV_BLOCKS:
                 raise UsageError(
-                    f"There is no cache type {kv_type!r}.", why=f"Known: {', '.join(KV_BLOCKS)}."
+                    f"There is no cache type {kv_type!r}.",
+                    why=f"Known: {', '.join(KV_BLOCKS)}.",
+                    hint="localspec run --kv f16",
                 )
         self.header = header
         self.shape = shape
@@ -175,6 +189,10 @@ class ModelSizes:
         """All recurrent states, with their snapshots."""
         return sum(self._state(layer) for layer in self.layers)
 
+    def copies(self, free: int) -> int:
+        """Bytes of RAM that copies of recurrent states may come to take, `free` bytes being free now."""
+        return min(STATE_COPIES * 4 * sum(layer.state for layer in self.layers), copies_budget(free))
+
     @property
     def windowed_kv_bytes(self) -> int:
         """K and V cells if sliding-window layers kept their window only (and could take no tokens back)."""
@@ -192,19 +210,26 @@ class ModelSizes:
     def activations(self) -> int:
         """An estimate of the compute buffer on the device that runs the layers, in bytes.
 
-        Per token of a batch: four rows of the embedding and three of the widest inner layer, or five of the
-        recurrent one's, in float32; beside it the attention mask in float16 (two with a sliding window).
-        Found by comparing with what llama.cpp 0.3.36 reports on the CPU with flash attention: equal within
-        1 % for SmolLM2-135M, up to 60 % too much for tiny models. The logits of one batch must fit too.
+        Per token of a batch: four rows of the embedding and three of the widest inner layer, six of a
+        recurrent one's or four of what attention compresses, in float32; beside it the attention mask in float16
+        (two with a sliding window), and the snapshots of one layer's state. Found by comparing with what llama.cpp
+        0.3.36 reports on the CPU with flash attention: equal within 1 % for SmolLM2-135M, up to 60 % too much for
+        tiny models. The logits of one batch must fit too.
         """
         header, n = self.header, self.shape.n_ubatch
-        experts = self._key("expert_feed_forward_length") * header.n_expert_used
+        width = self._key("feed_forward_length")
+        experts = (self._key("expert_feed_forward_length") or width) * header.n_expert_used
         experts += self._key("expert_shared_feed_forward_length")
-        convolved = self._key("ssm.inner_size") + 2 * self._key("ssm.group_count") * self._key(
-            "ssm.state_size"
-        )
-        inner = max(3 * max(self._key("feed_forward_length"), experts), 5 * convolved)
-        rows = 4 * n * (4 * header.n_embd + inner)
+        convolved = self._key("ssm.inner_size")
+        convolved += 2 * self._key("ssm.group_count") * self._key("ssm.state_size")
+        if not any(layer.state for layer in self.layers):  # next-token blocks alone
+            convolved = 0
+        latent = max(_largest(header.n_head) * header.head_dim_k, self._key("attention.kv_lora_rank"))
+        compressed = 4 * latent if self._key("attention.kv_lora_rank") else 0
+        inner = max(3 * max(width, experts), 6 * convolved, compressed)
+        scores = self._key("attention.indexer.head_count") * self.n_ctx
+        state = max((self._state(layer) for layer in self.layers), default=0) if self.snapshots else 0
+        rows = 4 * n * (4 * header.n_embd + 2 * header.n_expert + inner + scores) + state
         return max(rows, self.logits) + self.masks
 
     @property
@@ -220,12 +245,13 @@ class ModelSizes:
         return 4 * self.shape.n_outputs * self.header.n_vocab
 
     def compute(self, gpu_layers: int, n_devices: int = 1) -> tuple[int, int]:
-        """Bytes of compute buffers (on the GPUs, in RAM)."""
+        """Bytes of compute buffers (on the GPUs, in RAM). The next-token blocks beside a trunk have theirs too."""
+        contexts = 2 if self.shape.next_token_blocks and self.header.kind == "model" else 1
         if gpu_layers <= 0:
-            return 0, self.activations + self.logits
+            return 0, contexts * (self.activations + self.logits)
         whole = gpu_layers >= self.all_layers
         ram = 4 * self.shape.n_ubatch * self.header.n_embd + self.masks if whole else self.activations
-        return self.activations * n_devices, ram + self.logits
+        return contexts * self.activations * n_devices, contexts * (ram + self.logits)
 
     # ------------------------------------------------------------- one layer
 
@@ -240,11 +266,17 @@ class ModelSizes:
     def _layer(self, index: int, tensors: dict[str, TensorInfo], *, has_cache: bool) -> Layer:
         weights = sum(tensor.n_bytes for tensor in tensors.values())
         recurrent = any(name.startswith(_RECURRENT) for name in tensors)
-        k_row, v_row = self._rows(index, tensors, recurrent) if has_cache else (0, 0)
+        # Linear attention has key projections too, and keeps no keys.
+        only_state = recurrent and self.header.architecture not in PARALLEL
+        k_row, v_row = self._rows(index, tensors) if has_cache and not only_state else (0, 0)
         return Layer(weights, k_row, v_row, self._state_floats() if recurrent else 0)
 
-    def _rows(self, index: int, tensors: dict[str, TensorInfo], recurrent: bool) -> tuple[int, int]:
-        """Elements of K and V that one token adds."""
+    def _rows(self, index: int, tensors: dict[str, TensorInfo]) -> tuple[int, int]:
+        """Elements of K and V that one token adds; what an index over the keys keeps counts as K."""
+        k_row, v_row = self._attention_rows(index, tensors)
+        return k_row + sum(tensors[name].shape[1] for name in _INDEXER if name in tensors), v_row
+
+    def _attention_rows(self, index: int, tensors: dict[str, TensorInfo]) -> tuple[int, int]:
         header = self.header
         heads = _at(header.n_head_kv, index)
         if "attn_kv_a_mqa.weight" in tensors:  # latent attention: one compressed row in place of K and V
@@ -257,7 +289,7 @@ class ModelSizes:
             k_row = prod(tensors["attn_k.weight"].shape) // header.n_embd
             v_tensor = tensors.get("attn_v.weight")
             return k_row, prod(v_tensor.shape) // header.n_embd if v_tensor else k_row
-        if "attn_qkv.weight" in tensors and not recurrent:
+        if "attn_qkv.weight" in tensors:
             return heads * header.head_dim_k, heads * header.head_dim_v
         return 0, 0
 
@@ -284,7 +316,7 @@ class ModelSizes:
         return n_ctx * size * (-(-layer.k_row // block) + -(-layer.v_row // block))
 
     def _state(self, layer: Layer) -> int:
-        return 4 * layer.state * (1 + self.snapshots)
+        return 4 * layer.state * self.shape.n_sequences * (1 + self.snapshots)
 
 
 def _at(value: int | Sequence[int], index: int) -> int:

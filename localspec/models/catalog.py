@@ -17,9 +17,11 @@ from localspec.models.listing import quant_word
 from localspec.models.ref import ModelRef, Role, Source
 from localspec.models.text import printable, shell_word, shown
 
-_HUB = re.compile(r"^(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?::(?P<quant>[\w./ -]+))?$")
+_HUB = re.compile(r"^(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?::(?P<quant>[^\x00-\x1f\x7f:\\]+))?$")
 _URL = re.compile(r"^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/|^hf://(?:models/)?", re.IGNORECASE)
-_URL_FILE = re.compile(r"^(?P<repo>[^/]+/[^/]+)/(?:resolve|blob|raw)/[^/]+/(?P<file>[^?#]+)")
+_URL_PLACE = re.compile(
+    r"^(?P<repo>[^/]+/[^/]+)/(?P<what>resolve|blob|raw|tree)/(?P<branch>[^/?#]+)(?:/(?P<file>[^?#]+))?"
+)
 _PATHLIKE = re.compile(r"^[./~\\]|^[A-Za-z]:[\\/]|\\|/.*/|\.gguf$", re.IGNORECASE)
 
 
@@ -60,6 +62,9 @@ class Catalog:
                 raise _is_folder(file)
             if "/" in name and not (name.lower().endswith(".gguf") and ":" not in name):
                 return self._hub(name, role)
+        plain, at, branch = name.partition("@")
+        if at and "/" in plain and _HUB.match(plain):
+            raise _other_branch(plain, branch)
         if _PATHLIKE.search(name) or file.is_dir():
             raise _is_folder(file) if file.is_dir() else _no_file(name, file)
         if self.problem is not None:
@@ -306,11 +311,24 @@ def _local(name: str) -> Path:
 
 def _without_address(rest: str) -> str:
     """`owner/repo`, with `:file` where the address leads to one."""
-    rest = unquote(rest)
-    if (file := _URL_FILE.match(rest)) is not None:
-        return f"{file['repo']}:{file['file']}"
-    parts = rest.split("?")[0].rstrip("/").split("/")
+    if (place := _URL_PLACE.match(rest)) is not None:
+        repo, file = unquote(place["repo"]), unquote(place["file"] or "")
+        if place["what"] == "tree":  # a folder, which is often named after the quant in it
+            file = file.rstrip("/").rpartition("/")[2]
+        name = f"{repo}:{file}" if file else repo
+        if place["branch"] != "main":
+            raise _other_branch(name, unquote(place["branch"]))
+        return name
+    parts = unquote(rest).split("?")[0].split("#")[0].rstrip("/").split("/")
     return "/".join(parts[:2])
+
+
+def _other_branch(name: str, branch: str) -> CatalogError:
+    return CatalogError(
+        f"localspec takes the main branch of a repository, and this is {printable(branch)}.",
+        why="What main holds may be another file.",
+        hint=f"localspec pull {shell_word(name)}",
+    )
 
 
 def _no_file(name: str, file: Path) -> CatalogError:

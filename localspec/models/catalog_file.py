@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from localspec.errors import CatalogError
 from localspec.models.ref import Role, Source
-from localspec.models.text import printable, shell_word, shown
+from localspec.models.text import edit_command, printable, shell_word, shown
 
 # Python 3.10 has no tomllib; tomli is the same under another name.
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -20,6 +20,13 @@ tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) 
 Thinking = Literal["", "none", "off", "on", "always"]
 Trait = Literal["hybrid", "moe", "vision", "sliding-window"]
 Id = r"^[a-z0-9][a-z0-9.-]*$"
+_TAKEN = ("demo", "demo-draft", "none", "lookup", "mtp")
+"""Words that mean something else where a model is named."""
+_LOOKS = {
+    "repo": "it has to look like owner/name, as on the hub",
+    "size": "it may only have small letters, digits, dots and hyphens",
+    "quant": "it may have no colon and no backslash",
+}
 
 
 class CatalogFileError(CatalogError):
@@ -87,13 +94,6 @@ class CatalogFile(_Entry):
     models: dict[str, Model] = {}
     pairs: tuple[Pair, ...] = ()
 
-    @model_validator(mode="after")
-    def _ids(self) -> CatalogFile:
-        for name in (*self.families, *self.models):
-            if not re.fullmatch(Id, name):
-                raise ValueError(f"the id {name!r} may only have small letters, digits, dots and hyphens")
-        return self
-
     def over(self, base: CatalogFile) -> CatalogFile:
         """This file's entries added to those of `base`, in their place where the ids are the same."""
         ours = {(pair.target, pair.draft) for pair in self.pairs}
@@ -119,19 +119,26 @@ def read_file(path: Path, base: CatalogFile | None = None) -> CatalogFile:
         CatalogFileError: It cannot be read, is no TOML, or an entry is wrong; names file, line, entry and field.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         parsed = CatalogFile.model_validate(tomllib.loads(text))
     except OSError as problem:
         raise CatalogFileError(
-            f"{shown(path)} cannot be read.", why=f"The system says: {problem.strerror}."
+            f"{shown(path)} cannot be read.",
+            why=f"The system says: {problem.strerror}.",
+            hint=f"ls -l {shell_word(path)}",
         ) from problem
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise CatalogFileError(
-            f"{shown(path)} is no valid TOML.", why=f"{printable(str(problem))}.", hint=_edit(path)
+            f"{shown(path)} is no valid TOML.", why=f"{printable(str(problem))}.", hint=edit_command(path)
+        ) from problem
+    except RecursionError as problem:
+        raise CatalogFileError(
+            f"{shown(path)} cannot be read.", why="It is nested too deeply.", hint=edit_command(path)
         ) from problem
     except ValidationError as problem:
         raise _wrong_entry(path, text, problem) from problem
     catalog = parsed if base is None else parsed.over(base)
+    _check_ids(path, text, parsed)
     _check_links(path, text, catalog, parsed)
     return catalog
 
@@ -139,12 +146,23 @@ def read_file(path: Path, base: CatalogFile | None = None) -> CatalogFile:
 def _wrong_entry(path: Path, text: str, problem: ValidationError) -> CatalogFileError:
     first = problem.errors()[0]
     where = [str(part) for part in first["loc"]]
-    message = (
-        "there is no such field"
-        if first["type"] == "extra_forbidden"
-        else first["msg"].removeprefix("Value error, ")
-    )
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = "there is no such field"
+    elif first["type"] == "string_pattern_mismatch":
+        message = _LOOKS.get(where[-1], message)
     return _at(path, text, where, message[:1].lower() + message[1:])
+
+
+def _check_ids(path: Path, text: str, own: CatalogFile) -> None:
+    """Every id can be typed, and means nothing else."""
+    for kind, ids in (("families", own.families), ("models", own.models)):
+        for name in ids:
+            if not re.fullmatch(Id, name):
+                why = "an id may only have small letters, digits, dots and hyphens"
+                raise _at(path, text, [kind, name], why)
+            if name in _TAKEN:
+                raise _at(path, text, [kind, name], f"the name {name} means something else already")
 
 
 def _check_links(path: Path, text: str, catalog: CatalogFile, own: CatalogFile) -> None:
@@ -157,9 +175,11 @@ def _check_links(path: Path, text: str, catalog: CatalogFile, own: CatalogFile) 
         if model.family not in catalog.families:
             raise _at(path, text, ["models", name, "family"], f"there is no family {model.family!r}")
         for draft in ([model.draft] if model.draft else []) + list(model.drafts or ()):
+            field = "draft" if draft == model.draft else "drafts"
             if draft not in catalog.models:
-                field = "draft" if draft == model.draft else "drafts"
                 raise _at(path, text, ["models", name, field], f"there is no model {draft!r}")
+            if draft == name:
+                raise _at(path, text, ["models", name, field], "a model cannot draft for itself")
     for index, pair in enumerate(own.pairs):
         for field, name in (("target", pair.target), ("draft", pair.draft)):
             if name not in catalog.models:
@@ -173,7 +193,7 @@ def _at(path: Path, text: str, where: list[str], message: str) -> CatalogFileErr
     return CatalogFileError(
         f"{shown(path)}{f', line {line}' if line else ''}: entry {printable(entry)} is wrong.",
         why=f"{printable(f'{field}: ' if field else '')}{printable(message)}.",
-        hint=_edit(path),
+        hint=edit_command(path),
     )
 
 
@@ -184,6 +204,7 @@ def _line(text: str, where: list[str]) -> int:
         return next((n for n, line in enumerate(lines, 1) if where and where[0] in line), 0)
     kind, name = where[0], where[1]
     if kind == "pairs":
+        headings: tuple[str, ...] = ()
         starts = [n for n, line in enumerate(lines, 1) if line.strip().startswith("[[pairs]]")]
         start = starts[int(name)] if name.isdigit() and int(name) < len(starts) else 0
     else:
@@ -191,16 +212,18 @@ def _line(text: str, where: list[str]) -> int:
         start = next((n for n, line in enumerate(lines, 1) if line.strip().startswith(headings)), 0)
     if not start or len(where) < 3:
         return start
+    field = where[2]
+    if len(where) > 4 and where[3].isdigit():  # one table of a list: `[[models.x.sources]]`
+        headings = tuple(f"[{heading[:-1]}.{field}]]" for heading in headings)
+        tables = [n for n, line in enumerate(lines, 1) if line.strip().startswith(headings)]
+        if int(where[3]) < len(tables):
+            start, field = tables[int(where[3])], where[4]
     for number, line in enumerate(lines[start:], start + 1):
         if line.startswith("["):
             break
-        if re.match(rf"\s*{re.escape(where[2])}\s*=", line):
+        if re.match(rf"\s*{re.escape(field)}\s*=", line):
             return number
     return start
-
-
-def _edit(path: Path) -> str:
-    return f"localspec models  # after a look into {shell_word(path)}"
 
 
 def family_value(catalog: CatalogFile, model: Model, field: str) -> Any:

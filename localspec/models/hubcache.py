@@ -9,14 +9,28 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from huggingface_hub import constants
 
 from localspec.errors import DownloadError, UsageError
 from localspec.models.listing import RepoFile, choose
+from localspec.models.text import printable, shown, variables_like, with_variable, without_variables
+
+
+def unreadable_setting(problem: ValueError) -> UsageError:
+    """The error for what huggingface_hub cannot read; it reads its settings when it is imported."""
+    return UsageError(
+        "A setting of huggingface_hub in the environment cannot be read.",
+        why=f"It says: {printable(str(problem))}.",
+        hint=variables_like("HF_"),
+    )
+
+
+try:
+    from huggingface_hub import constants
+except ValueError as problem:
+    raise unreadable_setting(problem) from problem
 
 PARTIAL = ".localspec.incomplete"
 """Ending of half a blob. Not the hub's own, which its tools may fill out of order."""
@@ -34,8 +48,29 @@ def root() -> Path:
         raise UsageError(
             f"The hub's cache would be in {constants.HF_HUB_CACHE}, and there is no such user.",
             why="HF_HOME or HF_HUB_CACHE says so.",
-            hint="unset HF_HOME HF_HUB_CACHE",
+            hint=without_variables("HF_HOME", "HF_HUB_CACHE"),
         ) from None
+
+
+@contextmanager
+def usable(folder: Path, variable: str = "HF_HOME") -> Iterator[None]:
+    """Turn what the system refuses in a folder of ours into an error that says so.
+
+    Args:
+        folder: What to name.
+        variable: Of the environment; it moves the folder.
+
+    Raises:
+        DownloadError: In place of an `OSError`.
+    """
+    try:
+        yield
+    except OSError as problem:
+        raise DownloadError(
+            f"{shown(folder)} cannot be used.",
+            why=f"The system says: {problem.strerror or problem}.",
+            hint=with_variable(variable, "/a/folder/of/yours"),
+        ) from problem
 
 
 def repo_folder(repo: str) -> Path:
@@ -114,9 +149,27 @@ def partial(repo: str, etag: str) -> Path:
     return repo_folder(repo) / "blobs" / (etag + PARTIAL)
 
 
+def forgotten(repo: str, etags: Collection[str]) -> list[Path]:
+    """Half blobs that nothing will continue, since the repository has other files by now.
+
+    Args:
+        repo: `owner/name`.
+        etags: The names that blobs of its present files have.
+    """
+    found = (repo_folder(repo) / "blobs").glob(f"*{PARTIAL}")
+    return sorted(file for file in found if file.name.removesuffix(PARTIAL) not in etags)
+
+
 def lock_file(repo: str, etag: str) -> Path:
     """The lock that the hub's own tools take for this blob."""
     return root() / ".locks" / repo_folder(repo).name / f"{etag}.lock"
+
+
+def reopen(repo: str, commit: str, path: str, etag: str) -> None:
+    """Make a finished file a half one again: it is then checked, and what it lacks is downloaded."""
+    for file in (blob(repo, etag), pointer(repo, commit, path)):
+        if file.is_file() and not file.is_symlink():
+            file.replace(partial(repo, etag))
 
 
 def publish(repo: str, commit: str, path: str, etag: str) -> Path:

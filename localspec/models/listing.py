@@ -1,7 +1,6 @@
 """Which files of a repository are the model that was asked for.
 
-Publishers put many files side by side: quants, split quants, projectors, prediction heads, importance
-    matrices. A
+Publishers put many files side by side: quants, split quants, projectors, prediction heads, importance matrices. A
 quant word is matched whole and without case, never by part: a name that does not fit is an error with the
 list of what there is, and no bigger file is ever taken in its place.
 """
@@ -28,16 +27,28 @@ _SIDECAR = re.compile(
     r"(?:^|[-_.])(?:lora|adapter)(?:[-_.]|$)",
     re.IGNORECASE,
 )
-_FAVOURITES = ("q4_k_m", "ud_q4_k_m")
+_WEIGHTED = "i1_"
+"""In front of a quant word: made with an importance matrix, of the same type and size."""
+_FAVOURITES = ("q4_k_m", "ud_q4_k_m", f"{_WEIGHTED}q4_k_m")
 
 
 @dataclass(frozen=True, slots=True)
 class RepoFile:
-    """One file of a repository: its path in it, its size in bytes, the hub's sha256 where it states one."""
+    """One file of a repository."""
 
     path: str
+    """In the repository."""
     size: int
+    """Bytes."""
     sha256: str = ""
+    """Where the hub states one."""
+    oid: str = ""
+    """git's name for its content."""
+
+    @property
+    def etag(self) -> str:
+        """What its blob is called in the hub's cache."""
+        return self.sha256 or self.oid
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +122,7 @@ def choose(files: Iterable[RepoFile], *, repo: str, quant: str = "", candidates:
     Args:
         files: The whole listing of the repository.
         repo: `owner/name`, for messages.
-        quant: A quant word (`q4_k_m`), or the exact path or name of a file (ends with `.gguf`), or empty.
+        quant: A quant word (`q4_k_m`), or the path or name of a file, or empty.
         candidates: File names to look for first, the likeliest first. Case does not matter.
 
     Returns:
@@ -121,15 +132,21 @@ def choose(files: Iterable[RepoFile], *, repo: str, quant: str = "", candidates:
         DownloadError: Nothing fits, several fit, or shards are missing; lists what there is, with sizes.
     """
     everything = items(files)
+    quant = _SHARD.sub(r"\g<stem>", quant)  # as it is copied from a part's name
     for name in (*candidates, *([quant] if quant.lower().endswith(".gguf") else [])):
-        named = [item for item in everything if any(_same_file(file.path, name) for file in item.files)]
+        named = [item for item in everything if _is_called(item, name)]
         if len(named) == 1:
             return _whole(named[0], repo)
     models = [item for item in everything if not item.sidecar]
     if not models:
         raise _nothing(repo, everything)
     if quant:
-        fits = [item for item in models if _fold(item.quant) == _fold(quant)] or _by_rest(models, quant)
+        fits = (
+            [item for item in models if _fold(item.quant) == _fold(quant)]
+            or [item for item in models if _fold(item.quant) == f"{_WEIGHTED}{_fold(quant)}"]
+            or [item for item in models if _is_called(item, quant)]
+            or _by_rest(models, quant)
+        )
     else:
         fits = _unasked(models)
     fits = _prefer_single(fits)
@@ -146,9 +163,11 @@ def _fold(word: str) -> str:
     return re.sub(r"[-_. ]", "_", word.lower())
 
 
-def _same_file(path: str, name: str) -> bool:
-    path, name = path.lower(), name.lower()
-    return path == name or PurePosixPath(path).name == name
+def _is_called(item: Item, name: str) -> bool:
+    """The name is that of the model or of one of its files, with or without its folder and `.gguf`."""
+    wanted = _stem(name.lower())
+    called = (item.name, *(_stem(file.path) for file in item.files))
+    return any(wanted in (each.lower(), PurePosixPath(each.lower()).name) for each in called)
 
 
 def _by_rest(models: list[Item], quant: str) -> list[Item]:

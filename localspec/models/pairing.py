@@ -153,7 +153,9 @@ def _distinct(target: Header, draft: Header) -> Check:
         same = target.path.samefile(draft.path)
     except OSError as error:
         raise ModelFileError(
-            "A model file disappeared while it was checked.", why=printable(str(error))
+            "A model file disappeared while it was checked.",
+            why=f"{printable(str(error))}.",
+            hint=f"ls -l {shell_word(target.path)} {shell_word(draft.path)}",
         ) from error
     if same:
         why = "Target and draft are the same file: such a draft costs as much as it could save."
@@ -189,6 +191,11 @@ def _warnings(target: Header, draft: Header) -> Iterator[str]:
         yield (
             f"The draft ({_size(draft)}) is not smaller than the target ({_size(target)}): "
             "drafting will hardly pay."
+        )
+    if target.tokenizer_model == "gpt2" and not target.tokenizer_pre:
+        yield (
+            "The target's file names no pre-tokenizer, as old conversions do: llama.cpp splits text in another way "
+            "than the model has learnt, so a newer GGUF of it would write better."
         )
     if 0 < draft.n_ctx_train < target.n_ctx_train:
         yield (

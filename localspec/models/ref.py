@@ -20,7 +20,7 @@ class Source(BaseModel):
 
     repo: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
     """`owner/name` on the hub."""
-    quant: str = Field(default="", pattern=r"^[\w./ -]*$")
+    quant: str = Field(default="", pattern=r"^[^\x00-\x1f\x7f:\\]*$")
     """The quant word; or an exact file name (ends with `.gguf`); empty when the person named none."""
     files: tuple[str, ...] = ()
     """File names that it had or has, the likeliest first."""

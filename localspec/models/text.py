@@ -53,6 +53,30 @@ def shown(path: Path) -> str:
     return printable(os.fspath(path))
 
 
+def edit_command(path: Path) -> str:
+    """The command that opens a text file, to be pasted into a shell."""
+    return f"{'notepad' if os.name == 'nt' else '${EDITOR:-nano}'} {shell_word(path)}"
+
+
+def with_variable(name: str, value: str, command: str = "") -> str:
+    """The command that sets a variable of the environment, for another command or for all that follow."""
+    if os.name == "nt":  # PowerShell, which Windows opens by itself
+        return f"$env:{name} = '{value}'" + (f"; {command}" if command else "")
+    return f"{name}={shell_word(value)} {command}" if command else f"export {name}={shell_word(value)}"
+
+
+def without_variables(*names: str) -> str:
+    """The command that removes variables of the environment."""
+    if os.name == "nt":
+        return f"Remove-Item {', '.join(f'Env:{name}' for name in names)}"
+    return f"unset {' '.join(names)}"
+
+
+def variables_like(word: str) -> str:
+    """The command that shows the variables of the environment with a word in their names."""
+    return f"Get-ChildItem Env:*{word}*" if os.name == "nt" else f"env | grep -i {word}"
+
+
 def shell_word(path: Path | str) -> str:
     """The path as one word of a command that can be pasted into a shell."""
     text = _rejoined(os.fspath(path))

@@ -21,7 +21,7 @@ from localspec.errors import DownloadError
 from localspec.models.listing import gigabytes
 from localspec.models.neterrors import explain_status, host_of
 from localspec.models.progress import Meter
-from localspec.models.text import shell_word
+from localspec.models.text import shell_word, shown, variables_like
 from localspec.models.web import PASSING, PATIENCE, TryAgainError, network, retry_after, wait
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _fill(remote: Remote, partial: Path, expected: Expected, meter: Meter) -> No
             if failure is None:
                 if failures == 0:  # one span of a long file, or an answer cut short: simply go on
                     continue
-                failure = DownloadError(f"{host_of(remote.url)} ended the answer before the file was whole.")
+                failure = _odd_answer(remote.url, "ended the answer before the file was whole")
                 pause = 0.0
             if failures and (failures >= RETRIES or pause > PATIENCE):
                 raise failure
@@ -157,9 +157,7 @@ def _open(partial: Path) -> BinaryIO:
     try:
         return partial.open("ab+", buffering=0)
     except OSError as problem:
-        raise DownloadError(
-            f"{partial} cannot be written.", why=f"The system says: {problem.strerror or problem}."
-        ) from problem
+        raise _not_writable(problem, partial) from problem
 
 
 def _reread(part: _Part, meter: Meter) -> None:
@@ -198,16 +196,21 @@ def _request(remote: Remote, part: _Part, meter: Meter) -> bool:
 def _accept(response: Any, url: str, part: _Part, meter: Meter) -> None:
     start = part.done
     status = response.status_code
+    if status in (200, 206) and (total := _total(response)) not in (None, part.expected.size or total):
+        # A page of the network's, or another file: not one byte of it may get in among the right ones.
+        raise TryAgainError(
+            _odd_answer(url, f"sent something of {gigabytes(total or 0)} in place of the file")
+        )
     if status == 206:
         if start != _range_start(response.headers.get("Content-Range", "")):
-            raise TryAgainError(DownloadError(f"{host_of(url)} sent another range than was asked for."))
+            raise TryAgainError(_odd_answer(url, "sent another range than was asked for"))
     elif status == 200:
         if start:  # the range was ignored: these are the first bytes
             part.restart()
             meter.restart()
     elif status == 416:  # what is there cannot be a beginning of this file
         part.restart()
-        raise TryAgainError(DownloadError(f"{host_of(url)} refused to go on at byte {start}."))
+        raise TryAgainError(_odd_answer(url, f"refused to go on at byte {start}"))
     elif status in PASSING:
         raise TryAgainError(explain_status(response), retry_after(response))
     elif status in (401, 403) and host_of(str(response.url)) != host_of(url):
@@ -215,6 +218,24 @@ def _accept(response: Any, url: str, part: _Part, meter: Meter) -> None:
         raise TryAgainError(explain_status(response))
     else:
         raise explain_status(response)
+
+
+def _odd_answer(url: str, what: str) -> DownloadError:
+    return DownloadError(
+        f"{host_of(url)} {what}.",
+        why="The link is weak, or a proxy, a mirror or a login page answers in its place.",
+        hint=f"curl -I {shell_word(url)}",
+    )
+
+
+def _total(response: Any) -> int | None:
+    """Bytes of the whole file that an answer is about or a part of, where it says so."""
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        return None
+    stated: str = response.headers.get("Content-Length", "")
+    if response.status_code == 206:
+        stated = response.headers.get("Content-Range", "").rpartition("/")[2]
+    return int(stated) if stated.isdigit() else None
 
 
 def _range_start(content_range: str) -> int | None:
@@ -239,12 +260,18 @@ def _disk_error(problem: OSError, partial: Path, part: _Part) -> DownloadError:
     if problem.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
         missing = gigabytes(part.expected.size - part.done) if part.expected.size else "some space"
         return DownloadError(
-            f"The disk is full: {missing} more is needed in {partial.parent}.",
+            f"The disk is full: {missing} more is needed in {shown(partial.parent)}.",
             why="What has come so far is kept and will be continued.",
             hint=f"df -h {shell_word(partial.parent)}",
         )
+    return _not_writable(problem, partial)
+
+
+def _not_writable(problem: OSError, partial: Path) -> DownloadError:
     return DownloadError(
-        f"{partial} cannot be written.", why=f"The system says: {problem.strerror or problem}."
+        f"{shown(partial)} cannot be written.",
+        why=f"The system says: {problem.strerror or problem}.",
+        hint=f"ls -ld {shell_word(partial.parent)}",
     )
 
 
@@ -261,5 +288,6 @@ def _check(part: _Part, remote: Remote) -> None:
         DownloadError(
             f"{remote.name} came from {host_of(remote.url)} with other content than stated, and was deleted.",
             why=why + " A proxy, a mirror or the disk changed it.",
+            hint=variables_like("proxy"),
         )
     )

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from localspec.errors import DownloadError
-from localspec.models.neterrors import explain_network, explain_status, is_certificate
+from localspec.models.neterrors import explain_client, explain_network, explain_status, is_certificate
 
 PASSING = (408, 425, 429, 500, 502, 503, 504, 509, 520, 522, 524)
 """Statuses of trouble that may pass."""
@@ -101,8 +101,20 @@ def ask(
         wait(failure, tries, asked, note)
 
 
-def http_module() -> Any:
-    """The HTTP library that this huggingface_hub is built on: httpx2 from version 2 on, httpx before."""
+def session() -> Any:
+    """huggingface_hub's HTTP client, with the proxies and certificates of the environment.
+
+    Raises:
+        DownloadError: The environment names a proxy or certificates that cannot be used.
+    """
     from huggingface_hub import get_session  # noqa: PLC0415 - 0.2 s that only downloads need
 
-    return import_module(type(get_session()).__module__.partition(".")[0])
+    try:
+        return get_session()
+    except Exception as problem:  # each library that is asked for a part of it has its own kinds
+        raise explain_client(problem) from problem
+
+
+def http_module() -> Any:
+    """The HTTP library that this huggingface_hub is built on: httpx2 from version 2 on, httpx before."""
+    return import_module(type(session()).__module__.partition(".")[0])

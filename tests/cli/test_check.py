@@ -126,6 +126,12 @@ def test_a_model_of_the_catalogue_that_is_not_here(home, pair):
     assert "localspec pull qwen3.8-27b" in done.stderr
 
 
+def test_the_command_to_get_a_model_can_be_pasted(home, pair):
+    done = localspec(home, "check", "owner/repo:A (1).gguf", str(pair[1]))
+    assert done.returncode == 1
+    assert "Try: localspec pull 'owner/repo:A (1).gguf'" in done.stderr
+
+
 def test_a_draft_by_its_size(home, pair, tmp_path):
     target = files.random_llama(tmp_path / "Qwen3.8-27B-Q4_K_M.gguf", n_layer=4)
     done = localspec(home, "check", str(target), "4b")

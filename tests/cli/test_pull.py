@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli import progress
+from localspec.cli import progress, pull
+from localspec.models import listing
+from localspec.models.catalog import load_catalog
+from localspec.models.hub import DownloadPlan, PlannedItem
 from localspec.models.progress import Progress
 from tests.cli.program import environment, localspec
 from tests.gguf_files import header_only
-from tests.hub_server import HubServer
+from tests.hub_server import Fault, HubServer
 
 FILE = "Model-Q4_K_M.gguf"
 
@@ -84,6 +87,16 @@ def test_pair_in_one_command(
     assert done.stderr.splitlines()[-1] == "Next: localspec run qwen3-8b --draft qwen3-0.6b"
 
 
+@pytest.mark.parametrize("draft", ["mtp", "lookup", "none"])
+def test_a_draft_that_is_no_model_needs_no_download(
+    tmp_path: Path, online: dict[str, str], hub_server: HubServer, model_bytes: bytes, draft: str
+) -> None:
+    hub_server.add("Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf", model_bytes)
+    done = localspec(tmp_path, "pull", "qwen3-8b", "--draft", draft, **online)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "qwen3-8b")
+    assert done.stderr.splitlines()[-1] == f"Next: localspec run qwen3-8b --draft {draft}"
+
+
 def test_target_alone_names_its_draft(
     tmp_path: Path, online: dict[str, str], hub_server: HubServer, model_bytes: bytes
 ) -> None:
@@ -93,9 +106,25 @@ def test_target_alone_names_its_draft(
     assert "localspec pull qwen3-8b:Q8_0 --draft qwen3-0.6b" in done.stderr
 
 
+def test_a_size_that_nobody_tells_is_a_question_mark(capsys: pytest.CaptureFixture[str]) -> None:
+    ref = load_catalog().resolve("owner/Model-GGUF")
+    item = listing.items([listing.RepoFile(FILE, 0)])[0]
+    pull._describe(DownloadPlan((PlannedItem(ref, ref.repo, item, None, 0),), Path("cache"), 10**9))
+    assert capsys.readouterr().err.split() == ["owner/Model-GGUF", "?", "owner/Model-GGUF", "Q4_K_M"]
+
+
+def test_what_an_earlier_upload_left_is_told(tmp_path: Path, online: dict[str, str]) -> None:
+    left = tmp_path / "hf/hub/models--owner--Model-GGUF/blobs" / f"{'a' * 64}.localspec.incomplete"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x" * 5000)
+    done = localspec(tmp_path, "pull", "owner/Model-GGUF", **online)
+    assert "5 kB are of a download of an earlier upload" in done.stderr
+    assert f"  rm {left}\n" in done.stderr
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to a child")
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, online: dict[str, str], hub_server: HubServer) -> None:
-    hub_server.pause = 0.03
+    hub_server.faults.append(Fault("stall", 400_000))  # it cannot be done before the signal comes
     command = [sys.executable, "-m", "localspec", "pull", "owner/Model-GGUF"]
     options = {"env": environment(tmp_path, **online), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, **options)
@@ -110,7 +139,6 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, online: dict[str, str], hub_se
     assert out == b""
     assert b"Traceback" not in err
     assert b"Stopped. What has come is kept.\n  To go on: localspec pull owner/Model-GGUF" in err
-    hub_server.pause = 0
     hub_server.requests.clear()
     assert localspec(tmp_path, "pull", "owner/Model-GGUF", **online).returncode == 0
     assert re.fullmatch(r"bytes=[1-9]\d+-", hub_server.ranges()[0])
@@ -278,6 +306,16 @@ def test_one_in_full(tmp_path: Path) -> None:
     assert "unsloth/gemma-4-31B-it-GGUF" in done.stdout
     assert "draft gemma4-e2b (default): faster" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("family", ["mistral-small", "qwen3.8"])
+def test_a_family_in_full_fits_and_breaks_no_name(tmp_path: Path, family: str) -> None:
+    done = localspec(tmp_path, "models", family)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for source in (
+        source for _, ref in load_catalog().refs() if ref.family == family for source in ref.sources
+    ):
+        assert source.repo in done.stdout
 
 
 def test_list_as_json(tmp_path: Path) -> None:

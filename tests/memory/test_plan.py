@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from localspec.errors import OutOfMemoryError, UsageError
 from localspec.memory.devices import Device
 from localspec.memory.plan import Plan, plan
+from localspec.memory.sizes import STATE_COPIES, ModelSizes, Shape, copies_budget
 from localspec.models.gguf import Header, TensorInfo, read_header
 from tests import gguf_files
 
@@ -233,6 +236,48 @@ def test_a_hybrid_pays_for_its_snapshots(tmp_path: Path) -> None:
     state = cache(1) - cache(0)
     assert state > 0
     assert cache(9) - cache(0) == 9 * state
+
+
+def test_a_hybrid_draft_keeps_its_state_twice_however_much_is_drafted(tmp_path: Path) -> None:
+    """It returns to the state before the draft, which a second sequence holds; it needs no snapshots."""
+    header = read_header(gguf_files.random_qwen35(tmp_path / "q.gguf"))
+
+    def cache(n_rs_seq: int, role: int) -> int:
+        made = plan(header, header, devices=(), ram=ram(4000), n_ctx=1024, n_rs_seq=n_rs_seq)
+        return sum(made.items[role].cache)
+
+    state = cache(1, 0) - cache(0, 0)
+    assert cache(9, 1) == cache(0, 1) == cache(0, 0) + state
+
+
+def test_a_sidecar_takes_its_block_and_the_cache_of_it(tmp_path: Path) -> None:
+    target = read_header(gguf_files.random_qwen35(tmp_path / "q.gguf"))
+    sidecar = read_header(gguf_files.random_qwen35(tmp_path / "mtp-q.gguf", n_nextn=1, sidecar=True))
+    placed = plan(target, sidecar, devices=(), ram=ram(4000), n_ctx=1024, n_rs_seq=4).items[1]
+    assert sum(placed.weights) == sum(tensor.n_bytes for tensor in sidecar.tensors)
+    heads, head = sidecar.n_head_kv[-1], sidecar.head_dim_k
+    assert sum(placed.cache) == 1024 * 2 * 2 * heads * head
+
+
+def test_copies_of_a_state_are_told_and_nothing_is_given_up_for_them(tmp_path: Path) -> None:
+    hybrid = read_header(gguf_files.random_qwen35(tmp_path / "q.gguf"))
+    plain = read_header(gguf_files.random_llama(tmp_path / "l.gguf"))
+    one = ModelSizes(hybrid, Shape(n_ctx=1024)).state_bytes
+    made = plan(hybrid, plain, devices=(), ram=ram(4000), n_ctx=1024, n_rs_seq=9)
+    assert [item.copies for item in made.items] == [STATE_COPIES * one, 0]
+    assert [item["copies"] for item in made.to_json()["models"]] == [STATE_COPIES * one, 0]
+    assert sum(" copies of its state" in line for line in made.table()) == 1
+    assert made.ram_bytes == sum(sum(item.weights + item.cache + item.compute) for item in made.items)
+    assert copies_budget(64 * GIB) == 512 * MIB
+    assert copies_budget(800 * MIB) == 100 * MIB  # never more than an eighth of what is free
+
+
+def test_the_engine_makes_as_many_copies_as_are_counted() -> None:
+    script = "from localspec.llama.checkpoints import _MOST; print(_MOST)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert int(done.stdout) == STATE_COPIES
 
 
 def test_the_price_of_the_window_is_told_in_both_ways(tmp_path: Path) -> None:

@@ -180,6 +180,21 @@ def test_size_for_a_file_of_no_known_family(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "branch", "hint"),
+    [
+        ("https://huggingface.co/o/R/blob/v2/F.gguf", "v2", "o/R:F.gguf"),
+        ("https://hf.co/o/R/resolve/refs%2Fpr%2F3/a%20b.gguf", "refs/pr/3", "'o/R:a b.gguf'"),
+        ("https://huggingface.co/o/R/tree/v2", "v2", "o/R"),
+        ("o/R@v2", "v2", "o/R"),
+    ],
+)
+def test_another_branch_is_never_taken_for_the_main_one(name: str, branch: str, hint: str) -> None:
+    with pytest.raises(CatalogError, match=f"main branch .* this is {branch}") as caught:
+        resolve(name)
+    assert caught.value.hint == f"localspec pull {hint}"
+
+
+@pytest.mark.parametrize(
     ("name", "identity", "repo", "quant"),
     [
         ("owner/Repo-GGUF", "owner/Repo-GGUF", "owner/Repo-GGUF", ""),
@@ -194,6 +209,8 @@ def test_size_for_a_file_of_no_known_family(tmp_path: Path) -> None:
         ("https://huggingface.co/owner/Repo/tree/main", "owner/Repo", "owner/Repo", ""),
         ("hf.co/owner/Repo:Q8_0", "owner/Repo:Q8_0", "owner/Repo", "Q8_0"),
         ("https://hf.co/o/R/resolve/main/a%20b/F.gguf?download=true", "o/R:a b/F.gguf", "o/R", "a b/F.gguf"),
+        ("https://huggingface.co/o/R/tree/main/UD-Q4_K_M", "o/R:UD-Q4_K_M", "o/R", "UD-Q4_K_M"),
+        ("o/R:A+(B) [x], é=1.gguf", "o/R:A+(B) [x], é=1.gguf", "o/R", "A+(B) [x], é=1.gguf"),
     ],
 )
 def test_repository(name: str, identity: str, repo: str, quant: str) -> None:
@@ -320,7 +337,7 @@ note = "here"
 def own(text: str) -> Catalog:
     file = paths.user_models_file()
     file.parent.mkdir(parents=True)
-    file.write_text(text, encoding="utf-8")
+    file.write_text(text, encoding="utf-8-sig")  # as some editors do
     return load_catalog()
 
 
@@ -373,7 +390,22 @@ SOURCE = 'sources = [{ repo = "a/b", quant = "Q4_0", files = ["x.gguf"] }]\n'
             "pairs.0",
             "draft: there",
         ),
-        ("[families.Big]\nname = 'x'\n", "", "", "'Big' may only have small letters"),
+        ("[families.Big]\nname = 'x'\n", "line 1", "families.Big", "may only have small letters"),
+        (MODEL.replace("x-1b", "demo") + SOURCE, "line 1", "models.demo", "means something else already"),
+        (
+            MODEL.replace('lookup_only = "no"', 'draft = "x-1b"') + SOURCE,
+            "line 4",
+            "models.x-1b",
+            "draft: a model cannot draft for itself",
+        ),
+        (
+            MODEL
+            + "[[models.x-1b.sources]]\nrepo = 'a/b'\nquant = 'Q4_0'\n[[models.x-1b.sources]]\nrepo = 'ab'\n"
+            "quant = 'Q4_0'\n",
+            "line 9",
+            "models.x-1b",
+            "sources.1.repo: it has to look like owner/name",
+        ),
         ("\n\nx = = 3\n", "at line 3", "TOML", ""),
         ("[modles]\n", "line 1", "modles", "no such field"),
     ],

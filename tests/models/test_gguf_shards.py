@@ -8,6 +8,7 @@ import pytest
 from localspec.errors import ModelFileError
 from localspec.models.gguf import read_header
 from tests import gguf_files as files
+from tests.models.hub_helpers import split_part
 
 
 @pytest.fixture
@@ -92,3 +93,17 @@ def test_shard_of_another_model(tmp_path, shards):
 def test_a_name_that_only_looks_like_a_shard(tmp_path):
     path = files.random_llama(tmp_path / "m-00001-of-00001.gguf")
     assert read_header(path).files == (path,)
+
+
+def test_a_part_that_repeats_tensors_of_another_is_said(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    for folder, names in ((tmp_path, ("a", "b")), (other, ("c", "a"))):
+        for number, name in enumerate(names):
+            split = {"split.no": number, "split.count": 2, "split.tensors.count": 2}
+            split_part(folder / f"m-{number + 1:05d}-of-00002.gguf", name, split, first=number == 0)
+    assert len(read_header(tmp_path / "m-00001-of-00002.gguf").tensors) == 2
+    shutil.copy(other / "m-00002-of-00002.gguf", tmp_path)
+    with pytest.raises(ModelFileError, match="hold 1 of 2 tensors") as caught:
+        read_header(tmp_path / "m-00001-of-00002.gguf")
+    assert "mixed up" in caught.value.why

@@ -11,7 +11,8 @@ from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
 from localspec.errors import DownloadError, ModelFileError, UsageError
 from localspec.models import hub, hubcache, transfer
-from tests.hub_server import COMMIT, Fault, HubServer
+from localspec.models.progress import Progress
+from tests.hub_server import COMMIT, Fault, HubServer, _git_sha
 from tests.models.hub_helpers import FILE, REPO, fetch, leave_partial, partial_of, ref, split_model
 
 # -------------------------------------------------------------------- the plain way
@@ -130,9 +131,12 @@ def test_upload_between_listing_and_download(
     served: HubServer, model_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = hub.plan_download([ref()]).items[0]
-    newer = model_bytes[:-4] + b"new!"
+    newer = model_bytes[:-4] + b"a longer end"
     served.add(REPO, FILE, newer)
-    assert hub.fetch_item(planned, lambda event: None).read_bytes() == newer
+    events: list[Progress] = []
+    assert hub.fetch_item(planned, events.append).read_bytes() == newer
+    assert events[-1].done == events[-1].total == len(newer)
+    assert all(event.done <= event.total for event in events)
 
 
 @pytest.mark.parametrize("etag", ["..", ".", "", "a/b", "../../evil"])
@@ -213,7 +217,7 @@ def test_cache_that_cannot_be_written(
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(blocked / "hub"))
-    with pytest.raises(DownloadError, match="cannot be made"):
+    with pytest.raises(DownloadError, match="cannot be used"):
         fetch()
 
 
@@ -256,3 +260,114 @@ def test_all_parts_come_from_one_commit(served: HubServer, tmp_path: Path) -> No
     asked = [r.path for r in served.requests if "/resolve/" in r.path]
     assert asked[0].startswith("/owner/Two/resolve/main/")
     assert all(path.startswith(f"/owner/Two/resolve/{COMMIT}/") for path in asked[1:])
+
+
+def test_parts_are_all_of_the_newest_upload(served: HubServer, tmp_path: Path) -> None:
+    """One part was downloaded before the publisher replaced both."""
+    older, newer = split_model(tmp_path, 2), [part + b"new" for part in split_model(tmp_path, 2)]
+    for number, data in enumerate(older, 1):
+        served.add("owner/Two", f"m-Q4_0-{number:05d}-of-00002.gguf", data)
+    served.faults.extend([Fault("end", 10**9), *[Fault("drop", 100)] * 20])  # the second part fails
+    with pytest.raises(DownloadError):
+        fetch("owner/Two")
+    served.faults.clear()
+    served.commit = "f" * 40
+    for number, data in enumerate(newer, 1):
+        served.add("owner/Two", f"m-Q4_0-{number:05d}-of-00002.gguf", data)
+    path, _ = fetch("owner/Two")
+    assert path.parent.name == "f" * 40
+    assert [file.read_bytes() for file in sorted(path.parent.iterdir())] == newer
+
+
+def test_half_a_file_of_an_earlier_upload_is_told_and_left(served: HubServer, model_bytes: bytes) -> None:
+    served.add(REPO, "Other-Q8_0.gguf", model_bytes + b"other")
+    served.add(REPO, "README.gguf", b"small", lfs=False)
+    older = leave_partial(model_bytes[:-1] + b"?", 1000)
+    goes_on = partial_of(model_bytes + b"other")
+    goes_on.write_bytes(model_bytes[:500])
+    hubcache.partial(REPO, _git_sha(b"small")).write_bytes(b"sm")
+    assert hub.plan_download([ref()]).forgotten == (older,)
+    fetch()
+    assert older.stat().st_size == 1000
+    served.add(
+        "owner/Small", "Small-Q8_0.gguf", model_bytes, lfs=False
+    )  # as a mirror without hashes lists it
+    hubcache.blob("owner/Small", "x").parent.mkdir(parents=True)
+    hubcache.partial("owner/Small", "a" * 64).write_bytes(b"half")
+    assert hub.plan_download([ref("owner/Small")]).forgotten == ()
+
+
+# ----------------------------------------------------------- damaged in the cache
+
+
+@pytest.mark.parametrize(
+    ("damage", "ranges"), [("cut", ["bytes=1000000-"]), ("zeros", ["bytes=1000000-", ""])]
+)
+def test_a_damaged_file_is_mended_by_another_pull(
+    served: HubServer, model_bytes: bytes, damage: str, ranges: list[str]
+) -> None:
+    path, _ = fetch()
+    blob = path.resolve()
+    blob.write_bytes(model_bytes[:1_000_000] if damage == "cut" else b"\0" * 1_000_000)
+    served.requests.clear()
+    plan = hub.plan_download([ref()])
+    assert plan.missing == len(model_bytes) - 1_000_000
+    assert fetch()[0] == path
+    assert path.read_bytes() == model_bytes
+    assert path.resolve() == blob
+    assert served.ranges() == ranges
+
+
+def test_a_damaged_part_is_mended_where_links_cannot_be(
+    served: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    parts = split_model(tmp_path, 2)
+    for number, data in enumerate(parts, 1):
+        served.add("owner/Two", f"m-Q4_0-{number:05d}-of-00002.gguf", data)
+    path, _ = fetch("owner/Two")
+    second = path.with_name("m-Q4_0-00002-of-00002.gguf")
+    second.write_bytes(b"\0" * len(parts[1]))
+    served.requests.clear()
+    assert fetch("owner/Two")[0] == path
+    assert second.read_bytes() == parts[1]
+    assert served.ranges() == [""]  # the first part was right and is only read again
+
+
+def test_a_damaged_file_offline(served: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = fetch()
+    path.resolve().write_bytes(b"\0" * 100)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelFileError, match="a file of zeros"):
+        fetch()
+
+
+def test_a_blob_of_another_length_is_completed(served: HubServer, model_bytes: bytes) -> None:
+    blob = hubcache.blob(REPO, hashlib.sha256(model_bytes).hexdigest())
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(model_bytes[:500_000])
+    assert fetch()[0].read_bytes() == model_bytes
+    assert served.ranges() == ["bytes=500000-"]
+
+
+@pytest.mark.parametrize("place", ["lock", "blob", "snapshot"])
+def test_whatever_the_cache_refuses_is_said(
+    served: HubServer, model_bytes: bytes, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    folder = hubcache.repo_folder(REPO)
+    etag = hashlib.sha256(model_bytes).hexdigest()
+    in_the_way = {
+        "lock": hubcache.lock_file(REPO, etag),
+        "blob": hubcache.blob(REPO, etag),
+        "snapshot": folder / "snapshots",
+    }[place]
+    if place == "snapshot":
+        folder.mkdir(parents=True)
+        in_the_way.write_text("a file in place of a folder")
+    else:
+        (in_the_way / "folder").mkdir(parents=True)
+    with pytest.raises(DownloadError, match=r"cannot be used\. The system says"):
+        fetch()

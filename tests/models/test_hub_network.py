@@ -16,6 +16,7 @@ from huggingface_hub import close_session, constants, try_to_load_from_cache
 from localspec.errors import DownloadError, LocalspecError
 from localspec.models import hub, transfer
 from localspec.models.catalog import load_catalog
+from localspec.models.neterrors import explain_client
 from localspec.models.progress import Progress
 from tests.hub_server import Fault, HubServer
 from tests.models.hub_helpers import FILE, REPO, fetch, leave_partial, partial_of, ref, split_model
@@ -352,3 +353,88 @@ def test_quant_is_never_replaced(served: HubServer, model_bytes: bytes) -> None:
         fetch("qwen3-8b")
     assert "Q8_0 (3 MB)" in caught.value.why
     assert fetch("qwen3-8b:q8_0")[0].name == "Qwen3-8B-Q8_0.gguf"
+
+
+# ---------------------------------------------------- what answers in place of the hub
+
+
+@pytest.mark.parametrize("start", [0, 1_000_000])
+def test_a_page_in_place_of_the_file_never_gets_into_it(
+    served: HubServer, model_bytes: bytes, start: int
+) -> None:
+    if start:
+        leave_partial(model_bytes, start)
+    served.faults.extend([Fault("page")] * 20)
+    with pytest.raises(DownloadError, match="in place of the file"):
+        fetch()
+    assert partial_of(model_bytes).read_bytes() == model_bytes[:start]
+    served.faults.clear()
+    served.faults.append(Fault("page"))
+    assert fetch()[0].read_bytes() == model_bytes
+
+
+@pytest.mark.parametrize(
+    ("address", "hint"),
+    [
+        ("hf-mirror.com", "export HF_ENDPOINT=https://hf-mirror.com"),
+        ("ftp://x.y", "unset HF_ENDPOINT"),
+        ("http://[::1", "unset HF_ENDPOINT"),
+        ("http://127.0.0.1:99999", "unset HF_ENDPOINT"),
+        ("", "unset HF_ENDPOINT"),
+    ],
+)
+def test_endpoint_that_is_no_address(monkeypatch: pytest.MonkeyPatch, address: str, hint: str) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    with pytest.raises(DownloadError, match="no address") as caught:
+        hub.list_files(REPO)
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message", "hint"),
+    [
+        ("SSL_CERT_FILE", "/no/such.pem", "certificates .* cannot be read", "unset SSL_CERT_FILE"),
+        ("HTTP_PROXY", "foo bar:baz", "proxy of the environment cannot be used", "env | grep -i proxy"),
+    ],
+)
+def test_environment_with_which_nothing_connects(
+    served: HubServer, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str, hint: str
+) -> None:
+    close_session()
+    monkeypatch.setenv(name, value)
+    with pytest.raises(DownloadError, match=message) as caught:
+        fetch()
+    assert caught.value.hint == hint
+    assert not caught.value.why.endswith("..")
+
+
+def test_a_socks_proxy_needs_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = ImportError("Using SOCKS proxy, but the 'socksio' package is not installed.")
+    error = explain_client(problem)
+    assert "SOCKS" in error.message
+    assert error.hint.endswith("-m pip install socksio")
+
+
+def test_a_token_with_letters_that_no_header_takes(
+    served: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_ü")
+    with pytest.raises(DownloadError, match="token cannot be sent") as caught:
+        fetch()
+    assert "ü" not in str(caught.value.to_json())
+    assert caught.value.hint.endswith(f"localspec pull {REPO}")
+
+
+def test_a_setting_that_huggingface_hub_cannot_read(tmp_path: Path) -> None:
+    script = "import localspec.models.hub"
+    wrong = {"HF_HUB_ETAG_TIMEOUT": "10s", "HF_ENDPOINT": "http://127.0.0.1:99999"}
+    for name, value in wrong.items():
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONPATH": str(ROOT), name: value},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "UsageError: A setting of huggingface_hub in the environment cannot be read" in done.stderr

@@ -40,6 +40,7 @@ SPLIT = (
     *(f"Q4_K_M/m-Q4_K_M-0000{n}-of-00003.gguf" for n in (3, 1, 2)),
 )
 VENDORS = ("TheDrummer_Model-24B-v4.1-Q8_0.gguf", "TheDrummer_Model-24B-v4.1-Q4_K_M.gguf")
+WEIGHTED = ("X.i1-Q4_K_S.gguf", "X.i1-Q4_K_M.gguf")
 DOTS = ("BlackSheep-24B.Q8_0.gguf", "BlackSheep-24B.i1-Q4_K_M.gguf", "BlackSheep-24B.Q4_K_M.gguf")
 
 
@@ -65,6 +66,13 @@ DOTS = ("BlackSheep-24B.Q8_0.gguf", "BlackSheep-24B.i1-Q4_K_M.gguf", "BlackSheep
         (VENDORS, "Q8_0", [VENDORS[0]]),
         (DOTS, "q4_k_m", [DOTS[2]]),
         (DOTS, "i1-q4_k_m", [DOTS[1]]),
+        (WEIGHTED, "q4_k_m", [WEIGHTED[1]]),
+        (WEIGHTED, "", [WEIGHTED[1]]),
+        (SPLIT, "Q4_K_M-00002-of-00003", sorted(SPLIT[2:])),
+        (SPLIT, "m-Q4_K_M", sorted(SPLIT[2:])),
+        (SPLIT, "m-q4_k_m.gguf", sorted(SPLIT[2:])),
+        (BOTH, "M-UD-Q4_K_M", [BOTH[0]]),
+        (("M-Q8_0.gguf", "MTP/Q8_0.gguf"), "q8_0", ["M-Q8_0.gguf"]),
         (("M-Compact.gguf", "M-I-Compact.gguf"), "compact", ["M-Compact.gguf"]),
         (("M-Compact.gguf", "M-I-Compact.gguf"), "I-Compact", ["M-I-Compact.gguf"]),
         (("Q4_0/model.gguf", "Q8_0/model.gguf"), "q8_0", ["Q8_0/model.gguf"]),

@@ -227,6 +227,30 @@ def test_a_draft_of_a_shorter_context_is_a_warning(verdict):
     assert "trained for 512 tokens, the target for 4,096" in found.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("target", "draft", "said"),
+    [
+        ({"tokenizer": "gpt2", "tokenizer_pre": None}, {"tokenizer": "gpt2"}, True),
+        (
+            {"tokenizer": "gpt2"},
+            {"tokenizer": "gpt2", "tokenizer_pre": None},
+            False,
+        ),  # it is given the target's tokens
+        ({"tokenizer_pre": None}, {}, False),  # SentencePiece needs none
+    ],
+)
+def test_a_target_that_splits_text_wrongly_is_a_warning(verdict, target, draft, said):
+    found = verdict(target, draft)
+    assert found.ok
+    assert ["pre-tokenizer" in warning for warning in found.warnings] == [True] * said
+
+
+def test_another_pre_tokenizer_alone_changes_nothing(verdict):
+    found = verdict({"tokenizer": "gpt2", "tokenizer_pre": "tekken"}, {"tokenizer": "gpt2"})
+    assert found.ok
+    assert found.warnings == ()
+
+
 def test_unreadable_file_is_an_error_not_a_verdict(tmp_path):
     path = files.random_llama(tmp_path / "m.gguf")
     with pytest.raises(ModelFileError, match="does not exist"):
