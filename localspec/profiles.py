@@ -28,10 +28,18 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.memory.hardware import seen_gpus
 from localspec.models import gguf
 from localspec.models.text import printable, shell_word
+from localspec.options import OPTIONS
 from localspec.settings import Settings, tomllib
 
 FORMAT: Final = 1
-DRAFT_SETTINGS: Final = ("n_draft", "draft_device", "draft_gpu_layers", "draft_threads", "draft_kv")
+DRAFT_SETTINGS: Final = (
+    "n_draft",
+    "draft_device",
+    "draft_gpu_layers",
+    "draft_threads",
+    "draft_kv",
+    "overlap",
+)
 """Fields of `Settings` that were measured with one draft and mean nothing with another."""
 SETTINGS: Final = ("draft", *DRAFT_SETTINGS, "kv", "flash_attn", "split_mode", "threads", "batch", "ubatch")
 """Fields of `Settings` that a profile may set."""
@@ -277,7 +285,10 @@ def apply(profile: Profile, settings: Settings, draft: str) -> tuple[Settings, t
     try:
         made = Settings.model_validate(settings.model_dump(exclude_unset=True) | values)
     except ValidationError as error:
-        raise _damaged(profile.file, str(error.errors()[0]["msg"])) from None
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        reason = f"{name} = {first['input']!r} is not allowed; allowed: {OPTIONS[name].allowed}"
+        raise _damaged(profile.file, reason) from None
     return made, tuple(values)
 
 
@@ -290,7 +301,7 @@ def _files() -> list[Path]:
 
 def _read(file: Path) -> Profile:
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        data = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         machine, made = data["machine"], data["made_with"]
         settings = {key: value for key, value in data["settings"].items() if key in SETTINGS}
         return Profile(
@@ -305,7 +316,7 @@ def _read(file: Path) -> Profile:
         )
     except OSError as error:
         raise _damaged(file, error.strerror or str(error)) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(file, f"{type(error).__name__}: {error}") from error
 
 

@@ -124,6 +124,7 @@ def command(
 
         make_folder(report)
     launch = shared.prepared(target, draft, settings, profile=profile, force_draft=force_draft, yes=yes)
+    shared.check_length(launch, protocol.tokens, "bench")
     return _bench(launch, launch.settings or settings, protocol, prompts, as_json=json, folder=report)
 
 

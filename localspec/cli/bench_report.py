@@ -164,7 +164,16 @@ def _acceptance(result: Result) -> list[str]:
         lines.append(
             f"{_short(name):<{_NAME}}{rate:<10}{length:<14}{bound:<8}{share:<10}{positions}".rstrip()
         )
-    return lines
+    if result.together.drafted is None or not result.together.drafted.window.drafted:
+        return lines  # there is nothing to explain
+    return [
+        *lines,
+        *_wrapped(
+            "accepted: of the drafted tokens. tokens/round: what a target step yields. bound: the speedup that the"
+            " parts of a round allow. by position: of the drafts that came so far, in %.",
+            first="",
+        ),
+    ]
 
 
 def _verdict(result: Result) -> list[str]:
@@ -216,7 +225,9 @@ def _costs(result: Result) -> list[str]:
     lines = _wrapped(step, first="step     ", rest="         ")
     if shown:
         points = "  ".join(f"{n}:{_HARD_SPACE}{curve[n]:.2f}" for n in shown)
-        lines += _wrapped(f"V(n) of a batch of n tokens  {points}", first="verify   ", rest="         ")
+        lines += _wrapped(
+            f"a batch of n tokens takes V(n) target steps  {points}", first="verify   ", rest="         "
+        )
     return lines
 
 

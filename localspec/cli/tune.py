@@ -64,7 +64,7 @@ def command(  # Typer's way to name flags
             min=2,
             max=1000,
             metavar="N",
-            help="Answers to each prompt in which the choice has to win. Default: 3, with --quick 2.",
+            help="Answers to each prompt, at the most, in which the choice has to win. Default: 3, with --quick 2.",
             show_default=False,
         ),
     ] = None,
@@ -73,7 +73,18 @@ def command(  # Typer's way to name flags
         typer.Option(
             "--temp",
             metavar="T[,T...]",
-            help="Temperature to tune for; with several, the others are shown beside it. Default: 0.7.",
+            help="Temperature to tune for. Others behind it are shown beside it and never chosen: they change the text."
+            " Default: 0.7.",
+            show_default=False,
+        ),
+    ] = "",
+    top_p: Annotated[
+        str,
+        typer.Option(
+            "--top-p",
+            metavar="P[,P...]",
+            help="Top-p to tune for. Others behind it are shown beside it and never chosen: they change the text."
+            " Default: 0.95.",
             show_default=False,
         ),
     ] = "",
@@ -82,7 +93,8 @@ def command(  # Typer's way to name flags
         typer.Option(
             "--kv",
             metavar="TYPE[,TYPE...]",
-            help="Cache types to try, the first one unless another is faster. Default: f16,q8_0.",
+            help="Cache types to try, the first one unless another is faster; one that changes the text a little is"
+            " said to. Default: f16,q8_0.",
             show_default=False,
         ),
     ] = "",
@@ -133,7 +145,6 @@ def command(  # Typer's way to name flags
         ),
     ] = "",
     lookup: shared.Lookup = None,
-    top_p: shared.TopP = None,
     top_k: shared.TopK = None,
     seed: shared.Seed = None,
     think: shared.Think = None,
@@ -159,6 +170,16 @@ def command(  # Typer's way to name flags
         ),
     ] = "",
     draft_kv: shared.DraftKv = None,
+    overlap: Annotated[
+        str,
+        typer.Option(
+            "--overlap",
+            metavar="WHEN[,WHEN...]",
+            help="Let the draft model draft on while the target verifies: auto, on or off; several are all tried."
+            " Default: tried where target and draft run on different devices.",
+            show_default=False,
+        ),
+    ] = "",
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Download a missing target without asking.")
     ] = False,
@@ -181,22 +202,26 @@ def command(  # Typer's way to name flags
         make_folder(report)
     lists = tune_inputs.lists(
         temperature=temperature,
+        top_p=top_p,
         kv=kv,
         threads=threads,
         batch=batch,
         ubatch=ubatch,
         draft_device=draft_device,
         draft_threads=draft_threads,
+        overlap=overlap,
     )
     settings = tune_inputs.settings_of(shared.settings_typed(locals(), *lists), lists)
     prompts = read_prompt_files(prompt_file) if prompt_file else BUILT_IN
-    launch = shared.prepared(target or _last_target(settings), "none", settings, yes=yes)
+    effort = tune_inputs.effort(quick, tokens, repeats)
+    launch = shared.prepared(_last_target(settings) if target is None else target, "none", settings, yes=yes)
+    shared.check_length(launch, effort.tokens, "tune")
     return _tune(
         launch,
         settings,
         tune_inputs.candidates(launch, drafts),
         prompts,
-        tune_inputs.effort(quick, tokens, repeats),
+        effort,
         tune_inputs.knobs(lists, settings),
         exhaustive=exhaustive,
         name=name,

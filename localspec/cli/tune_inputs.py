@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _UBATCHES = (128, 256, 512, 1024, 2048)
 _NUMBERS: dict[str, type[Any]] = {
     "temperature": float,
+    "top_p": float,
     "threads": int,
     "batch": int,
     "ubatch": int,
@@ -44,7 +45,7 @@ def lists(**typed: str) -> dict[str, list[Any]]:
 
 def _words(name: str, text: str) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
-    return [word.lower() for word in words] if name == "kv" else words
+    return [word.lower() for word in words] if name in ("kv", "overlap") else words
 
 
 def _numbers(flag: str, text: str, kind: type[Any]) -> list[Any]:
@@ -142,17 +143,19 @@ def knobs(values: Mapping[str, list[Any]], settings: Settings) -> Knobs:
         threads=tuple(values["threads"] or _thread_counts()),
         batch=tuple(values["batch"]),
         temperatures=tuple(values["temperature"]),
+        top_ps=tuple(values["top_p"]),
         ubatch=tuple(values["ubatch"]) or _UBATCHES,
         ubatch_on_cpu=len(values["ubatch"]) > 1,
         draft_device=tuple(values["draft_device"]),
         draft_threads=tuple(values["draft_threads"]),
+        overlap=tuple(values["overlap"]) or ("on", "off"),
+        overlap_anywhere=len(values["overlap"]) > 1,
     )
 
 
 def _thread_counts() -> list[int]:
     """Half the cores, all of them, and all that the system shows; most CPUs are fastest near one of these."""
-    import psutil
+    from localspec.memory.cores import logical_cores, physical_cores
 
-    logical = psutil.cpu_count() or 1
-    physical = psutil.cpu_count(logical=False) or logical
-    return sorted({max(physical // 2, 1), physical, logical})
+    physical = physical_cores()
+    return sorted({max(physical // 2, 1), physical, logical_cores()})

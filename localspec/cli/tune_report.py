@@ -61,24 +61,25 @@ def race_table(raced: Raced) -> str:
     """The measured cells of one drafter beside no draft."""
     kinds = list(dict.fromkeys(kind for kind, _ in raced.off.rates))[:_KINDS]
     head = "".join(f"{kind[:7]:>9}" for kind in kinds)
-    lines = [f"  {raced.candidate.label}, measured", f"  {'k':<6}{'tok/s':>9}{'x':>7}  {'95 %':<14}{head}"]
-    lines.append(f"  {'none':<6}{raced.off.tok_s:>9.2f}{1:>6.2f}x")
+    lines = [f"  {raced.candidate.label}, measured beside no draft, in all and by kind of prompt"]
+    lines.append(f"  {'k':<6}{'tok/s':>9}{'speedup':>9} {'95 %':<14}{head}")
+    lines.append(f"  {'none':<6}{raced.off.tok_s:>9.2f}{1:>8.2f}x")
     for one in raced.cells:
         by_kind = one.kinds
         cells = "".join(f"{by_kind[kind].value:>8.2f}x" if kind in by_kind else f"{'':>9}" for kind in kinds)
         interval = _interval(one.speedup) or ("given up" if one.given_up else "")
         lines.append(
-            f"  {one.cell.length:<6}{one.tok_s:>9.2f}{one.speedup.value:>6.2f}x  {interval:<14}{cells}".rstrip()
+            f"  {one.cell.length:<6}{one.tok_s:>9.2f}{one.speedup.value:>8.2f}x {interval:<14}{cells}".rstrip()
         )
     return "\n".join(lines)
 
 
 def sweep_table(sweep: Sweep) -> str:
     """One variable, everything else as chosen."""
-    lines = ["", f"{sweep.variable}, everything else as chosen", f"  {'':<8}{sweep.unit:>13}{'x':>8}"]
+    lines = ["", f"{sweep.variable}, everything else as chosen", f"  {'':<8}{sweep.unit:>13}{'speedup':>9}"]
     for value, figure, ratio in sweep.rows:
-        beside = f"{ratio.value:>7.2f}x  {_interval(ratio)}" if ratio is not None else ""
-        mark = "  taken" if value == sweep.used else ""
+        beside = f"{ratio.value:>8.2f}x {_interval(ratio)}" if ratio is not None else ""
+        mark = "" if value != sweep.used else "  yours" if sweep.shown_only else "  taken"
         lines.append(f"  {value:<8}{figure:>13.2f}{beside}{mark}".rstrip())
     if sweep.note:
         lines += _wrapped(sweep.note)
@@ -190,6 +191,7 @@ def _draft_flags(load: Load) -> list[str]:
         *([f"--draft-gpu-layers {spec.gpu_layers}"] if spec.gpu_layers >= 0 else []),
         *([f"--draft-threads {spec.threads}"] if spec.threads else []),
         *([f"--draft-kv {spec.kv_type}"] if spec.kv_type else []),
+        *([f"--overlap {spec.overlap}"] if spec.overlap != "auto" else []),
     ]
 
 

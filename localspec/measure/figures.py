@@ -174,7 +174,10 @@ class Ratio:
         return {"value": self.value, "interval": interval, "verdict": self.verdict}
 
 
-def paired(ratios: Mapping[tuple[str, int], Sequence[float]]) -> tuple[Ratio | None, dict[str, Ratio]]:
+def paired(
+    ratios: Mapping[tuple[str, int], Sequence[float]],
+    scatter: Iterable[Sequence[float]] | None = None,
+) -> tuple[Ratio | None, dict[str, Ratio]]:
     """Speedups from paired measurements, each kind for itself and all together.
 
     A prompt's speedup is the geometric mean of its pairs' ratios, a kind's that of its prompts, all together that of
@@ -185,6 +188,7 @@ def paired(ratios: Mapping[tuple[str, int], Sequence[float]]) -> tuple[Ratio | N
 
     Args:
         ratios: For each prompt, named by kind and number, drafted over baseline rate of each pair.
+        scatter: Groups of ratios that differ by the noise of timing alone, where more are known than these pairs.
 
     Returns:
         All together (None without a pair), and by kind.
@@ -192,7 +196,10 @@ def paired(ratios: Mapping[tuple[str, int], Sequence[float]]) -> tuple[Ratio | N
     logs = {cell: [math.log(value) for value in values] for cell, values in ratios.items() if values}
     if not logs:
         return None, {}
-    deviation, freedom = _scatter(logs.values())
+    groups = (
+        logs.values() if scatter is None else [[math.log(value) for value in one] for one in scatter if one]
+    )
+    deviation, freedom = _scatter(groups)
     means: dict[str, float] = {}
     variances: dict[str, float] = {}
     for kind in dict.fromkeys(kind for kind, _ in logs):

@@ -28,8 +28,8 @@ from localspec.measure.tune_cells import (
     beyond_noise,
     choose,
     other_winners,
-    pooled,
 )
+from localspec.measure.tune_confirm import confirm
 from localspec.measure.tune_found import Event, Exhaustive, Raced, Tuned
 from localspec.measure.tune_predict import (
     LONGEST,
@@ -42,6 +42,7 @@ from localspec.measure.tune_predict import (
     survival,
     useful_length,
 )
+from localspec.measure.tune_race import BEHIND, leader, reach, survivors, undecided
 from localspec.measure.tune_runs import Effort, Runner
 from localspec.measure.tune_sweeps import Knobs, Sweeper
 from localspec.spec.events import Sampling
@@ -50,8 +51,8 @@ from localspec.worker.protocol import Costs, Load, Ready
 
 _HOPELESS = 0.8
 """A drafter that could not reach this if everything were accepted is not tried; costs are timed with noise."""
-_BEHIND = 0.85
-"""After one repeat a cell under this share of the best one is given up."""
+_LABELLED = 8
+"""The most that is drafted to see what is accepted: longer drafts of a poor drafter take long and tell nothing more."""
 
 
 def tune(
@@ -130,7 +131,8 @@ class _Tuner:
             self._race(NO_DRAFT, [])
         self.settle()
         runner.remaining = self._left(0)
-        self._confirm()
+        confirm(runner, tuned, self._load, self._say)
+        runner.remaining = len(runner.prompts) * self._knobs.answers * runner.effort.tokens
         tuned.load = self._choice_load()
         clever = runner.clock() - runner.began
         assert tuned.choice is not None
@@ -156,9 +158,10 @@ class _Tuner:
     def _left(self, candidates: int) -> float:
         """About how many tokens are still to come."""
         effort, prompts = self._runner.effort, len(self._runner.prompts)
-        race = effort.label_tokens + effort.tokens * (4 + 3 * (effort.race - 1))
-        confirm = 2 * effort.repeats * effort.tokens
-        return prompts * (candidates * race + confirm + self._knobs.answers * effort.tokens)
+        repeats = effort.race if len(self._tuned.candidates) > 1 else 1
+        race = effort.label_tokens + 3 * repeats * effort.tokens
+        again = 3 * effort.tokens
+        return prompts * (candidates * race + again + self._knobs.answers * effort.tokens)
 
     # ----------------------------------------------------------- one drafter
 
@@ -177,10 +180,25 @@ class _Tuner:
             profile = self._profile(candidate, ready)
             self._tuned.profiles.append(profile)
             self._tell(profile)
-            if profile.predictions:
+            if profile.predictions and self._worth_a_race(profile):
                 self._race(candidate, self._cells(candidate, profile, ready))
         except LocalspecError as error:
             self._say(f"{candidate.label} is left out: {error.message}")
+
+    def _worth_a_race(self, profile: Profile) -> bool:
+        """Whether it may reach what another drafter made; what that one got from lookup, it may get too."""
+        profiles = self._tuned.profiles
+        best = leader(self._tuned.results)
+        limits = [reach(one, profiles) for one in profiles if one.candidate.name == best.cell.draft]
+        most = reach(profile, profiles)
+        if best.cell.off or most >= min(best.speedup.value, *limits):
+            return True
+        label = self._tuned.candidate(best.cell).label
+        self._say(
+            f"{profile.candidate.label} is not measured: it should reach {most:.2f}x at the most, and {label} made"
+            f" {best.speedup.value:.2f}x."
+        )
+        return False
 
     def _profile(self, candidate: Candidate, ready: Ready) -> Profile:
         """Costs, and what is accepted, unless nothing could make this drafter pay."""
@@ -198,7 +216,7 @@ class _Tuner:
         )
         if found.ceiling < _HOPELESS:
             return found
-        kinds, own = self._labels(candidate, longest)
+        kinds, own = self._labels(candidate, useful_length(parts, min(longest, _LABELLED)))
         parts = replace(parts, overhead=own)
         texts = [text for group in kinds.values() for text in group]
         return replace(
@@ -214,14 +232,14 @@ class _Tuner:
         scale = found.plain_s / self._curve.plain_s
         return replace(found, verify={size: seconds * scale for size, seconds in self._curve.verify.items()})
 
-    def _labels(self, candidate: Candidate, longest: int) -> tuple[dict[str, list[Labels]], float]:
+    def _labels(self, candidate: Candidate, length: int) -> tuple[dict[str, list[Labels]], float]:
         """What would be accepted of each kind of prompt, and the time of our own code for each token."""
         kinds: dict[str, list[Labels]] = {}
         own, tokens = 0.0, 0
-        cell = Cell(candidate.name, longest)
+        cell = Cell(candidate.name, length)
         for prompt in self._runner.prompts:
             rounds, finished = self._runner.labelling(prompt, cell, f"{candidate.label}, what is accepted")
-            text = labels(rounds, longest)
+            text = labels(rounds, length)
             if text:
                 kinds.setdefault(prompt.kind, []).append(text)
             own, tokens = own + finished.stats.other_s, tokens + finished.stats.decode_tokens
@@ -230,10 +248,11 @@ class _Tuner:
     def _cells(self, candidate: Candidate, profile: Profile, ready: Ready) -> list[CellResult]:
         memory = _memory(candidate, ready)
         speeds = {one.n_draft: one.speedup for one in profile.predictions}
-        # Where the best length should lose by far, one measurement is enough to see whether that is so.
-        lengths = promising(profile.predictions, most=2 if max(speeds.values()) >= _BEHIND else 1)
-        fixed = [CellResult(Cell(candidate.name, k), memory, speeds[k]) for k in lengths]
-        return [*fixed, CellResult(self._auto(candidate), memory)]
+        new = self._tuned.noise.cell
+        # Where even the best length should lose by far, only `auto` can win: it drafts where that pays.
+        lengths = promising(profile.predictions) if max(speeds.values()) >= BEHIND else ()
+        fixed = [new(Cell(candidate.name, k), memory, speeds[k]) for k in lengths]
+        return [*fixed, new(self._auto(candidate), memory)]
 
     def _race(self, candidate: Candidate, cells: list[CellResult]) -> None:
         """Measure cells; after each repeat those that cannot win any more leave."""
@@ -244,69 +263,25 @@ class _Tuner:
             for repeat in range(runner.effort.race if cells else runner.effort.repeats):
                 for number in range(len(runner.prompts)):
                     runner.block(number, repeat, off, left, candidate.label)
-                left = self._survivors(left)
-                if cells and not left:
+                left = survivors(left, tuned.results)
+                for one in cells:
+                    one.given_up = one not in left
+                if cells and not (undecided(left, tuned.results) and self._others(candidate)):
                     break
         finally:
             tuned.off.take(off)
             if off.answers:
                 self._tell(Raced(candidate, off, tuple(one for one in cells if one.answers)))
 
-    def _survivors(self, cells: Sequence[CellResult]) -> list[CellResult]:
-        """Those that can still win."""
-        best = max([1.0, *(one.speedup.value for one in self._tuned.results if one.answers)])
-        near = [one for one in cells if one.speedup.value >= best * _BEHIND]
-        left = choose(near)[2] if near else ()
-        for one in cells:
-            one.given_up = one not in left
-        return list(left)
+    def _others(self, candidate: Candidate) -> bool:
+        """Whether other drafters may win too. Of a single one the last answers, which it has to win, decide all."""
+        rest = self._tuned.candidates[self._tuned.candidates.index(candidate) + 1 :]
+        return bool(rest) or any(
+            one.answers and not one.given_up and one.cell.draft != candidate.name
+            for one in self._tuned.results
+        )
 
     # ---------------------------------------------------------- all together
-
-    def _confirm(self) -> None:
-        """Let the choice win once more, on fresh blocks; else it was noise, and no draft is as good.
-
-        Where the fastest cell is another drafter's, tied with a choice that needs less memory, both meet no draft
-        again, and all their answers together decide.
-        """
-        tuned = self._tuned
-        choice, fastest = tuned.choice, tuned.fastest
-        assert choice is not None
-        if choice.cell.off:
-            tuned.confirmed = True
-            return
-        fresh = self._again(choice)
-        if fastest is not None and fastest.cell.draft not in (OFF, choice.cell.draft):
-            rival = self._again(fastest)
-            if beyond_noise(against(pooled(fastest, rival), pooled(choice, fresh))):
-                tuned.tied = tuple(one for one in tuned.tied if one.cell.draft != choice.cell.draft)
-                choice, fresh = fastest, rival
-        measured = [tuned.off, *(one for one in tuned.results if one.answers)]
-        tuned.confirmed = True
-        if beyond_noise(fresh.speedup):
-            tuned.choice = fresh
-            tuned.winners = other_winners(
-                pooled(choice, fresh), [one for one in measured if one is not choice]
-            )
-            return
-        label = tuned.candidate(choice.cell).label
-        self._say(
-            f"{label}, k={choice.cell.length} did not win again on fresh answers: it is within noise of no draft."
-        )
-        tuned.choice = tuned.off
-        tuned.tied = (tuned.off, *(one for one in tuned.tied if not one.cell.off))
-        tuned.winners = other_winners(tuned.off, measured)
-
-    def _again(self, one: CellResult) -> CellResult:
-        """The cell on fresh blocks with no draft."""
-        runner = self._runner
-        candidate = self._tuned.candidate(one.cell)
-        runner.load(self._load(candidate), candidate.label)
-        off, fresh = CellResult(Cell(OFF)), CellResult(one.cell, one.memory, one.predicted)
-        for repeat in range(runner.effort.repeats):
-            for number in range(len(runner.prompts)):
-                runner.block(number, repeat, off, [fresh], f"{candidate.label} once more")
-        return fresh
 
     def _prove(self, clever: float) -> None:
         """Measure every cell. Stopping this part takes nothing from the result."""

@@ -59,6 +59,32 @@ class Cell:
         return "auto" if self.auto else str(self.n_draft)
 
 
+@dataclass(slots=True)
+class Noise:
+    """The noise of timing on this machine: how far repeats of the same pair lie apart, over all cells.
+
+    A cell that was measured once on each prompt cannot tell its own noise, but the others can: answers of one length
+    on one machine scatter alike, whatever drafts.
+    """
+
+    _cells: list[CellResult] = field(default_factory=list)
+
+    def cell(self, cell: Cell, memory: int = 0, predicted: float | None = None) -> CellResult:
+        """A new cell that shares this noise."""
+        made = CellResult(cell, memory, predicted, noise=self)
+        self._cells.append(made)
+        return made
+
+    @property
+    def groups(self) -> list[list[float]]:
+        """Ratios of the same setting on the same prompt: they differ by noise alone."""
+        found: dict[tuple[Cell, tuple[str, int]], list[float]] = {}
+        for one in self._cells:
+            for prompt, values in one.ratios.items():
+                found.setdefault((one.cell, prompt), []).extend(values)
+        return [values for values in found.values() if len(values) > 1]
+
+
 @dataclass(slots=True, eq=False)
 class CellResult:
     """Everything that was measured of a cell on one load."""
@@ -73,7 +99,9 @@ class CellResult:
     """The same over no draft in the same block."""
     windows: list[Window] = field(default_factory=list)
     given_up: bool = False
-    """It left the race: too far behind to win."""
+    """It left the race: it cannot be the choice."""
+    noise: Noise | None = None
+    """Where it comes from; None = from its own repeats alone."""
 
     @property
     def tok_s(self) -> float:
@@ -83,13 +111,18 @@ class CellResult:
     @property
     def speedup(self) -> Ratio:
         """Over no draft."""
-        found, _ = figures.paired(self.ratios)
+        found, _ = figures.paired(self.ratios, self.scatter)
         return found or Ratio(1.0, None, None)
 
     @property
     def kinds(self) -> dict[str, Ratio]:
         """Over no draft, by kind of prompt."""
-        return figures.paired(self.ratios)[1]
+        return figures.paired(self.ratios, self.scatter)[1]
+
+    @property
+    def scatter(self) -> list[list[float]] | None:
+        """For `figures.paired`."""
+        return None if self.noise is None else self.noise.groups
 
     @property
     def answers(self) -> int:
@@ -124,7 +157,7 @@ def against(one: CellResult, other: CellResult) -> Ratio:
             for key, values in one.ratios.items()
             if key in other.ratios
         }
-        return figures.paired(shared)[0] or Ratio(1.0, None, None)
+        return figures.paired(shared, one.scatter)[0] or Ratio(1.0, None, None)
     return _quotient(_EXACT if one.cell.off else one.speedup, _EXACT if other.cell.off else other.speedup)
 
 
@@ -229,3 +262,5 @@ class Sweep:
     used: str
     """The value that is taken."""
     note: str = ""
+    shown_only: bool = False
+    """None is taken: `used` is the person's own, and the ratios are over no draft."""

@@ -12,6 +12,7 @@ from localspec.measure.tune_cells import (
     Candidate,
     Cell,
     CellResult,
+    Noise,
     Profile,
     Sweep,
     beyond_noise,
@@ -61,6 +62,8 @@ class Tuned:
     candidates: tuple[Candidate, ...]
     ready: Ready | None = None
     profiles: list[Profile] = field(default_factory=list)
+    noise: Noise = field(default_factory=Noise)
+    """Of all measured cells."""
     off: CellResult = field(default_factory=lambda: CellResult(Cell(OFF)))
     results: list[CellResult] = field(default_factory=list)
     """Of all cells but no draft."""

@@ -173,20 +173,20 @@ def predict(kinds: Mapping[str, Sequence[Labels]], parts: Parts, longest: int) -
     return found
 
 
-def promising(predictions: Sequence[Prediction], *, near: float = 0.10, most: int = 2) -> tuple[int, ...]:
-    """The lengths that are worth measuring: the best one, and others that are not its neighbours.
+def promising(predictions: Sequence[Prediction], *, near: float = 0.03, apart: int = 3) -> tuple[int, ...]:
+    """The lengths that are worth measuring: the best one, and another that is about as good on another stair.
+
+    Lengths close to each other differ by little, and what one costs more than its parts the other costs too.
 
     Args:
         predictions: Of one drafter.
-        near: How much worse than the best one another may be.
-        most: How many.
+        near: How much worse than the best one the other may be.
+        apart: How far from it.
     """
-    ranked = sorted(predictions, key=lambda one: -one.speedup)
-    chosen: list[int] = []
-    for one in ranked:
-        close = any(abs(one.n_draft - other) < 2 for other in chosen)
-        if not close and one.speedup >= ranked[0].speedup * (1 - near):
-            chosen.append(one.n_draft)
-        if len(chosen) == most:
-            break
-    return tuple(chosen)
+    best, *ranked = sorted(predictions, key=lambda one: -one.speedup)
+    others = [
+        one.n_draft
+        for one in ranked
+        if abs(one.n_draft - best.n_draft) >= apart and one.speedup >= best.speedup * (1 - near)
+    ]
+    return (best.n_draft, *others[:1])

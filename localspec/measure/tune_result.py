@@ -89,6 +89,7 @@ def draft_settings(load: Load) -> dict[str, str | int]:
         "draft_gpu_layers": spec.gpu_layers,
         "draft_threads": spec.threads,
         "draft_kv": spec.kv_type,
+        "overlap": spec.overlap,
     }
 
 
@@ -148,6 +149,7 @@ def _sweep_json(one: Sweep) -> dict[str, Any]:
         "variable": one.variable,
         "unit": one.unit,
         "used": one.used,
+        "shown_only": one.shown_only,
         "note": one.note,
         "rows": [
             {"value": value, "figure": figure, **(ratio_json(ratio) if ratio else {})}
@@ -246,5 +248,6 @@ def _remarks(tuned: Tuned, when: str) -> list[str]:
             )
     for sweep in tuned.sweeps:
         cells = ", ".join(f"{value}: {figure:.2f} {sweep.unit}" for value, figure, _ in sweep.rows)
-        lines.append(f"  {sweep.variable}: {cells}; taken: {sweep.used}")
+        taken = "" if sweep.shown_only else f"; taken: {sweep.used}"
+        lines.append(f"  {sweep.variable}: {cells}{taken}")
     return lines

@@ -1,6 +1,7 @@
 """The other settings, one at a time, everything else as chosen.
 
-Cache type, flash attention, threads, the split over several GPUs, where the draft runs, batch, temperature.
+Cache type, flash attention, threads, the split over several GPUs, where the draft runs and whether it runs beside the
+target, batch. Temperature and top-p are shown, never chosen: what changes the text is for the person to decide.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from localspec.measure import figures
 from localspec.measure.figures import Ratio
 from localspec.measure.tune_cells import OFF, Cell, CellResult, Sweep, beyond_noise
 from localspec.measure.tune_runs import Runner
-from localspec.worker.protocol import FlashAttention, Load, Ready, SplitMode
+from localspec.worker.protocol import FlashAttention, Load, ModelInfo, OverlapMode, Ready, SplitMode
 
 _REPEATS = 2
 _Rates = dict[tuple[str, int], list[float]]
@@ -33,19 +34,24 @@ class Knobs:
     draft_device: tuple[str, ...] = ()
     """Only where the choice is a draft model, like the next one."""
     draft_threads: tuple[int, ...] = ()
+    overlap: tuple[OverlapMode, ...] = ()
+    """Only where target and draft are computed by different devices."""
+    overlap_anywhere: bool = False
+    """Try it where they share one too: there it seldom pays."""
     batch: tuple[int, ...] = ()
     ubatch: tuple[int, ...] = ()
     ubatch_on_cpu: bool = False
     """Try them where the CPU computes the target too: there they seldom matter."""
     temperatures: tuple[float, ...] = ()
-    """Shown, never chosen: the temperature changes the text."""
+    """Shown, never chosen: it changes the text. So does the next one."""
+    top_ps: tuple[float, ...] = ()
 
     @property
     def answers(self) -> int:
         """Answers a prompt that they take, about."""
         tried = len(self.kv) + len(self.flash_attn) + len(self.threads) + len(self.split_mode)
-        tried += len(self.draft_device) + len(self.draft_threads)
-        return _REPEATS * (tried + 2 * len(self.temperatures))
+        tried += len(self.draft_device) + len(self.draft_threads) + len(self.overlap)
+        return _REPEATS * (tried + 2 * len(self.temperatures) + 2 * len(self.top_ps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ class _Variable:
     change: Callable[[Load, Any], Load]
     measure: Callable[[Load, str], _Rates]
     note: Callable[[Any], str] = lambda value: ""
+    narrow: Callable[[Load, tuple[Any, ...]], tuple[Any, ...]] = lambda load, values: values
+    """Those of the values that are worth a try, asked when its turn has come."""
 
 
 class Sweeper:
@@ -87,10 +95,11 @@ class Sweeper:
         """
         self._cell = cell
         for variable in self._variables(load, ready):
-            if len(variable.values) > 1:
-                load = self._sweep(load, variable)
-        if len(self._knobs.temperatures) > 1:
-            self._temperatures(load)
+            values = variable.narrow(load, variable.values) if len(variable.values) > 1 else ()
+            if len(values) > 1:
+                load = self._sweep(load, replace(variable, values=values))
+        self._show(load, "temperature", self._knobs.temperatures)
+        self._show(load, "top_p", self._knobs.top_ps)
         return load
 
     def _variables(self, load: Load, ready: Ready | None) -> list[_Variable]:
@@ -136,7 +145,7 @@ class Sweeper:
         ]
 
     def _placements(self, load: Load, ready: Ready | None) -> list[_Variable]:
-        """Where and with how many threads a draft model runs."""
+        """Where and with how many threads a draft model runs, and whether it does so while the target verifies."""
         if load.draft.kind != "model":
             return []
         threads = load.draft.threads or load.threads or (ready.threads if ready is not None else 0)
@@ -157,7 +166,26 @@ class Sweeper:
                 change=lambda load, value: replace(load, draft=replace(load.draft, threads=value)),
                 measure=self._decode,
             ),
+            _Variable(
+                name="overlap",
+                unit="tok/s",
+                values=_with(load.draft.overlap, self._knobs.overlap),
+                used=load.draft.overlap,
+                change=lambda load, value: replace(load, draft=replace(load.draft, overlap=value)),
+                measure=self._decode,
+                narrow=self._overlaps,
+            ),
         ]
+
+    def _overlaps(self, load: Load, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Without what `auto` comes to; none where the same device computes both models."""
+        ready = self._runner.load(load, "overlap")  # it is loaded, or is what is measured next
+        if ready.draft_model is None:
+            return ()
+        if not self._knobs.overlap_anywhere and _computed_by(ready.target) & _computed_by(ready.draft_model):
+            return ()
+        same = ("on" if ready.draft.overlap else "off") if load.draft.overlap == "auto" else ""
+        return tuple(value for value in values if value != same)
 
     def _batches(self, load: Load, *, on_cpu: bool) -> list[_Variable]:
         """By the speed of prompts. A round is computed at once, so the draft sets the least."""
@@ -229,25 +257,36 @@ class Sweeper:
                     found.setdefault((prompt.kind, number), []).append(rate)
         return found
 
-    def _temperatures(self, load: Load) -> None:
-        """What the choice gains over no draft at each temperature."""
-        runner, before = self._runner, self._runner.sampling
+    def _show(self, load: Load, name: str, values: Sequence[float]) -> None:
+        """What the choice gains over no draft at each value of a setting that changes the text."""
+        if len(values) < 2:
+            return
+        runner, before, words = self._runner, self._runner.sampling, name.replace("_", "-")
+        changed: dict[str, Any]
         rows: list[tuple[str, float, Ratio | None]] = []
         try:
-            runner.load(load, "temperature")
-            for value in self._knobs.temperatures:
-                runner.sampling = replace(before, temperature=value)
+            runner.load(load, words)
+            for value in dict.fromkeys(values):
+                changed = {name: value}
+                runner.sampling = replace(before, **changed)
                 off, cell = CellResult(Cell(OFF)), CellResult(self._cell)
                 cells = [] if cell.cell.off else [cell]
                 for repeat in range(_REPEATS):
                     for number in range(len(runner.prompts)):
-                        runner.block(number, repeat, off, cells, f"temperature {value:g}")
+                        runner.block(number, repeat, off, cells, f"{words} {value:g}")
                 rows.append((f"{value:g}", (cells or [off])[0].tok_s, cell.speedup if cells else None))
         finally:
             runner.sampling = before
-        self._found(
-            Sweep("temperature", "tok/s", tuple(rows), f"{before.temperature:g}", "x is over no draft.")
+        note = (
+            f"The speedup is over no draft. {words[0].upper()}{words[1:]} changes the text: it is yours to choose,"
+            " and none is taken for its speed."
         )
+        self._found(Sweep(words, "tok/s", tuple(rows), f"{getattr(before, name):g}", note, shown_only=True))
+
+
+def _computed_by(model: ModelInfo) -> set[str]:
+    on_gpu = {model.device} if model.gpu_layers > 0 else set()
+    return on_gpu | ({"CPU"} if model.gpu_layers <= model.n_layer else set())
 
 
 def _with_draft_room(load: Load) -> Load:

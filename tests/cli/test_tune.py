@@ -65,7 +65,7 @@ def test_the_tables_and_the_left_out_are_told_on_stderr(tmp_path, models):
     assert done.stderr.count("A batch of n tokens") == 1
     assert "draft: a draft step is 0.10 of a target step" in done.stderr
     assert "draft length, everything else fixed (predicted)" in done.stderr
-    assert "draft, measured" in done.stderr
+    assert "draft, measured beside no draft, in all and by kind of prompt" in done.stderr
     assert "kv, everything else as chosen" in done.stderr
     assert all(len(line) <= 80 for line in done.stderr.splitlines() if line.startswith(" "))
     assert "\x1b" not in done.stderr
@@ -107,7 +107,11 @@ def test_json_is_one_object_with_the_names_that_stay(tmp_path, models):
     assert "Measured settings" in page
 
 
-PLACED = ("--draft-device", "cpu", "--draft-threads", "2,1", "--draft-kv", "q8_0", "--ubatch", "64,128")
+PLACED = (
+    *("--draft-device", "cpu", "--draft-threads", "2,1", "--draft-kv", "q8_0", "--overlap", "on"),
+    *("--ubatch", "64,128"),
+)
+USED = {"draft_device": "cpu", "draft_threads": 2, "draft_kv": "q8_0", "overlap": "on"}
 
 
 def test_where_the_draft_runs_is_saved_and_used_by_run(tmp_path, models):
@@ -115,15 +119,17 @@ def test_where_the_draft_runs_is_saved_and_used_by_run(tmp_path, models):
         tmp_path, models["target"], "--drafts", models["draft"], "--kv", "f16", *PLACED, "--name", "p"
     )
     assert done.returncode == 0, done.stderr
-    assert "--draft-device cpu --draft-threads 2 --draft-kv q8_0" in done.stdout
+    assert "--draft-device cpu --draft-threads 2 --draft-kv q8_0 --overlap on" in " ".join(
+        done.stdout.split()
+    )
     assert "ubatch, everything else as chosen" in done.stderr
     assert "draft threads, everything else as chosen" in done.stderr
     profile = tomllib.loads((tmp_path / "data" / "profiles" / "p.toml").read_text(encoding="utf-8"))
-    kept = {key: profile["settings"][key] for key in ("draft_device", "draft_threads", "draft_kv", "ubatch")}
-    assert kept == {"draft_device": "cpu", "draft_threads": 2, "draft_kv": "q8_0", "ubatch": 64}
+    kept = {key: profile["settings"][key] for key in (*USED, "ubatch")}
+    assert kept == {**USED, "ubatch": 64}
     assert "draft_gpu_layers" not in profile["settings"]
     used = localspec(tmp_path, "run", models["target"], "-p", "hi", "--json", script="n=3")
-    assert "--draft-device cpu --draft-threads 2 --draft-kv q8_0" in used.stderr
+    assert "--draft-device cpu --draft-threads 2 --draft-kv q8_0 --overlap on" in used.stderr
     settings = json.loads(used.stdout)["settings"]
     assert {key: settings[key] for key in kept} == kept
 
@@ -135,7 +141,22 @@ def test_the_settings_of_a_draft_are_not_saved_without_one(tmp_path, models):
     )
     assert done.stdout.startswith("Off is fastest")
     profile = tomllib.loads((tmp_path / "data" / "profiles" / "off.toml").read_text(encoding="utf-8"))
-    assert not [key for key in profile["settings"] if key.startswith("draft_")]
+    assert not [key for key in profile["settings"] if key.startswith("draft_") or key == "overlap"]
+
+
+def test_what_changes_the_text_is_a_table_of_its_own(tmp_path, models):
+    wanted = ("--temp", "0.7,0", "--top-p", "0.95,1", "--kv", "f16", "--tokens", "64", "--json")
+    done = tune(tmp_path, models["target"], "--drafts", models["draft"], *wanted)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    shown = [sweep for sweep in found["sweeps"] if sweep["shown_only"]]
+    assert [(one["variable"], one["used"], [row["value"] for row in one["rows"]]) for one in shown] == [
+        ("temperature", "0.7", ["0.7", "0"]),
+        ("top-p", "0.95", ["0.95", "1"]),
+    ]
+    assert (found["settings"]["temperature"], found["settings"]["top_p"]) == (0.7, 0.95)
+    said = " ".join(done.stderr.split())
+    assert "Top-p changes the text: it is yours to choose, and none is taken for its speed." in said
 
 
 def test_off_is_fastest_is_an_answer(tmp_path, models):
@@ -191,6 +212,9 @@ def test_a_kind_that_wants_no_draft_is_warned_of(tmp_path, models):
         (("--drafts", "OTHER"), "Target and draft do not match"),
         (("--kv", "f16,q9"), "--kv q9 is not allowed."),
         (("--temp", "hot"), "--temp hot is not allowed."),
+        (("--top-p", "0.9,7"), "--top-p 7.0 is not allowed."),
+        (("--overlap", "on,perhaps"), "--overlap perhaps is not allowed."),
+        (("--tokens", "8192"), "Answers of 8192 tokens do not fit into a context of 8192."),
         (("--threads", "1,-2"), "--threads -2 is not allowed."),
         (("--ubatch", "64,4"), "--ubatch 4 is not allowed."),
         (("--draft-threads", "1,-2"), "--draft-threads -2 is not allowed."),

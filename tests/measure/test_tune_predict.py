@@ -8,6 +8,7 @@ import pytest
 
 from localspec.measure.tune_predict import (
     Parts,
+    Prediction,
     ceiling,
     labels,
     predict,
@@ -133,11 +134,18 @@ def test_lookup_costs_nothing_whatever_was_timed():
     assert Parts.of(costs, free=False).round(4) == pytest.approx(0.02 + 4 * 0.004)
 
 
-def test_the_promising_ones_are_not_neighbours_and_not_far_behind():
-    text = tuple(random.Random(1).random() < 0.8 for _ in range(500))
-    found = predict({"text": [text]}, FLAT, 16)
-    first, *others = promising(found)
-    assert first == max(found, key=lambda one: one.speedup).n_draft
-    assert all(abs(first - k) >= 2 for k in others)
-    assert promising(found, most=1) == (first,)
-    assert promising(found, near=0.0) == (first,)
+def prediction(k, speedup):
+    return Prediction(k, speedup, 1.0, 0.5, {"text": speedup})
+
+
+@pytest.mark.parametrize(
+    ("speeds", "expected"),
+    [
+        ({1: 1.0, 2: 1.3, 3: 1.5, 4: 1.49, 5: 1.48, 6: 1.3}, (3,)),  # a flat top: the best one speaks for it
+        ({1: 1.0, 3: 1.5, 4: 1.2, 7: 1.48, 8: 1.47}, (3, 7)),  # another stair, about as good
+        ({1: 1.0, 3: 1.5, 4: 1.2, 7: 1.44}, (3,)),  # it is too far behind
+        ({1: 0.9}, (1,)),
+    ],
+)
+def test_of_two_stairs_that_are_about_as_good_both_are_measured(speeds, expected):
+    assert promising([prediction(k, speed) for k, speed in speeds.items()]) == expected

@@ -69,7 +69,8 @@ class Machine:
         jitter: Each answer's speed varies by this share.
         factor: Speed by load (cache type, threads, ...).
         reading: Time of reading a prompt by load.
-        gpu: The target runs on one.
+        gpu: The target runs on one, and a draft model too unless it is placed elsewhere.
+        ahead: Loads whose draft works beside the target.
         refused: Loads that fail.
         stop_at: The person presses Ctrl+C in the answer with this number.
         broken: Paths whose load kills the process.
@@ -84,6 +85,7 @@ class Machine:
         factor=lambda load: 1.0,
         reading=lambda load: 1.0,
         gpu=False,
+        ahead=lambda load: load.draft.overlap == "on",
         refused=lambda load: False,
         stop_at=0,
         broken=(),
@@ -95,6 +97,7 @@ class Machine:
         self.factor = factor
         self.reading = reading
         self.gpu = gpu
+        self.ahead = ahead
         self.refused = refused
         self.stop_at = stop_at
         self.broken = broken
@@ -125,7 +128,12 @@ class Machine:
         if spec.kind == "none":
             return DraftStatus("off", spec.off_reason)
         return DraftStatus(
-            "on" if self.draft_on else "off", "", spec.path or "lookup", self.n_draft, self.auto
+            "on" if self.draft_on else "off",
+            "",
+            spec.path or "lookup",
+            self.n_draft,
+            self.auto,
+            overlap=self.ahead(self.loads[-1]),
         )
 
     def load(self, command: Load) -> Iterator[Ready]:
@@ -139,8 +147,9 @@ class Machine:
         if command.target == "missing.gguf":
             raise LoadError("The target could not be loaded.")
         drafter = self.drafter
-        model = info("draft", drafter.bytes) if drafter and command.draft.kind == "model" else None
-        target = replace(info("target", 1000), gpu_layers=12 if self.gpu else 0)
+        on_gpu = self.gpu and command.draft.device != "cpu"
+        model = info("draft", drafter.bytes, on_gpu) if drafter and command.draft.kind == "model" else None
+        target = info("target", 1000, self.gpu)
         self.ready = Ready(
             target, model, self.status, 8192, command.threads or 2, MemoryUse("RAM", 1, 2), False, None,
             {"llama-cpp-python": "0.0"},
@@ -207,9 +216,10 @@ class Machine:
         yield Finished(reason, "", "", tuple(range(at)), counters.snapshot(), self.status, at, 8192)
 
 
-def info(name: str, size: int) -> ModelInfo:
+def info(name: str, size: int, gpu: bool) -> ModelInfo:
+    layers, device = (13, "GPU") if gpu else (0, "CPU")
     return ModelInfo(
-        f"{name}.gguf", name, "llama", "Q4_0", 1, 1, 8192, 12, 0, "CPU", "f16", {"weights": size}
+        f"{name}.gguf", name, "llama", "Q4_0", 1, 1, 8192, 12, layers, device, "f16", {"weights": size}
     )
 
 

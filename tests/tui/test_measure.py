@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from localspec.spec.events import DraftStatus
+from localspec.measure.surroundings import Program, Surroundings
+from localspec.spec.events import DraftStatus, Rejected, Round
 from localspec.spec.stats import Source, Stats
 from localspec.tui.screens.bench import Bench
 from localspec.tui.screens.measuring import Measuring
@@ -18,7 +20,7 @@ from localspec.tui.widgets.figures import Figures, panel, strip
 from localspec.tui.widgets.stats import draw, net_sentence
 from localspec.worker.protocol import DraftSpec, Load, MemoryUse
 from tests.gguf_files import script_model
-from tests.tui.driver import DRAFT, TARGET, Chat, chat
+from tests.tui.driver import DRAFT, TARGET, Around, Chat, chat
 
 PRICED = "tests.measure.priced_host:serve"
 STATS = Stats(
@@ -149,6 +151,25 @@ def test_the_panel_tells_the_sources_apart_where_there_are_several() -> None:
         assert "\x1b" not in "".join(lines)
 
 
+def test_the_panel_lists_rejected_drafts_where_there_is_room() -> None:
+    rejected = (Rejected(" cat", "\x1b[31m\n", 0.414), Rejected("[b]", "</b>" * 30))
+    for width in (40, 100):
+        words = [line.plain for line in draw(figures(), course(), width, 34, rejected)]
+        assert all(len(line) <= width for line in words)
+        shown = "\n".join(words)
+        assert re.search(r"·cat → ␛\[31m⏎ +41 %", shown)
+        assert re.search(r"\[b\] → </b>\S*…\S*</b>", shown)
+    assert "drafted →" not in "\n".join(line.plain for line in draw(figures(), course(), 100, 34))
+    assert len(draw(figures(), course(), 74, 12, rejected)) <= 12
+
+
+async def test_f2_lists_the_rejected_drafts_of_an_answer(tmp_path: Path) -> None:
+    async with chat("n=40,accept=0.5", folder=tmp_path, size=(200, 50)) as c:
+        await c.pilot.press("f2")
+        await c.ask()
+        await c.until(lambda: re.search(r"·wrong → \S+ +42 %", c.words()))
+
+
 def test_the_panels_tell_where_each_model_runs() -> None:
     placed = replace(figures(), target_on="RTX 3090", draft_on="CPU")
     assert "target on RTX 3090, draft on CPU" in "\n".join(
@@ -207,7 +228,7 @@ async def test_f2_shows_and_hides_the_stats(tmp_path: Path, size: tuple[int, int
         if size[0] >= 80:
             await c.until(lambda: "tok/s over this answer" in c.words())
             await c.until(lambda: "time of a round" in c.words())
-            assert "fox" in c.words()  # the conversation is still there
+            await c.until(lambda: "fox" in c.words())  # the conversation is still there
         await c.pilot.press("f2")
         await c.until(lambda: "plain ~20.0" not in c.words())
 
@@ -241,14 +262,14 @@ async def test_bench_measures_and_leaves_the_conversation(
         # A round of 5 tokens costs 1.4 + 4 x 0.1 target steps.
         for part in ("code", "prose", "extraction", "edit", "together", "20.0", "2.7", "100 %"):
             assert part in words, part
-        shown = "\n".join(line.plain for line in bench(c).results(74))
+        shown = "\n".join(line.plain for line in (*bench(c).results(74), *bench(c).remarks()))
         assert "The draft is faster: 2.7" in shown
         assert "The texts with and without the draft are the same." in shown
         assert "a draft step takes 0.10 of a target step" in shown
         assert "In full: localspec bench big --draft small" in shown
         plot = [line.plain for line in bench(c)._drawn[1]]
-        assert "tok/s of each answer  ● plain  ▲ drafted" in plot[1]
-        assert sum(line.count("●") for line in plot[2:]) == sum(line.count("▲") for line in plot[2:]) == 8
+        assert "tok/s of each answer  ● plain  ▲ drafted" in plot[0]
+        assert sum(line.count("●") for line in plot[1:]) == sum(line.count("▲") for line in plot[1:]) == 8
         assert "answer 16" in plot[-1]
         assert all(len(line) <= 76 for line in plot)
         assert c.worker.draft_on
@@ -413,6 +434,54 @@ async def test_a_nearly_full_context_is_told(tmp_path: Path) -> None:
         assert "Try: /drop" in c.notices()
 
 
+async def test_other_programs_are_told_once(tmp_path: Path) -> None:
+    seen = Surroundings(0.5, (Program(7, "[b]cc1plus", 0.4),), None, ())
+    around = Around(0.43, seen)
+    async with chat("n=120,accept=0.9", around=around, folder=tmp_path, size=(100, 40)) as c:
+        await c.ask()
+        await c.until(lambda: "Other programs" in c.notices())
+        assert "Other programs took 43% of the CPU ([b]cc1plus)." in c.notices()
+        assert "Try: localspec run big --draft small --threads 1 --continue" in c.notices()
+        await c.ask("again")
+        assert around.looks == 1
+        assert c.notices().count("Other programs") == 1
+
+
+async def test_a_look_that_comes_under_the_next_answer_says_nothing(tmp_path: Path) -> None:
+    class Late(Around):
+        def look(self, *, on_gpu: bool) -> Surroundings:
+            self.looks += 1
+            asked.wait(10)
+            return self.seen
+
+    asked = threading.Event()
+    around = Late(0.5)
+    async with chat("n=70,accept=0.9", around=around, folder=tmp_path) as c:
+        await c.ask()
+        await c.until(lambda: around.looks == 1)
+        around.share = 0.0
+        await c.ask("again")
+        asked.set()
+        await c.until(lambda: not any(each.name == "localspec look" for each in threading.enumerate()))
+        await c.until(c.screen.advisor._looks.empty)
+        assert "Other programs" not in c.notices()
+
+
+async def test_a_falling_acceptance_is_told(tmp_path: Path) -> None:
+    async with chat("n=120,accept=0.9", folder=tmp_path, size=(100, 40)) as c:
+        for depth in range(100, 2_100, 10):
+            accepted = 3 if depth < 1_000 else 1
+            stats = Stats(rounds=1, drafted=4, accepted=accepted)
+            c.screen.advisor.round(Round((), stats, c.screen.figures.draft, depth, 4096))
+            c.screen.advisor.round(Round((), Stats(), c.screen.figures.draft, depth, 4096))
+        await c.ask()
+        said = " ".join(c.notices().split())
+        assert re.search(
+            r"Acceptance has fallen from 7\d% at \d+ tokens of this conversation to 2\d% at", said
+        )
+        assert "Try: /n-draft auto" in said
+
+
 async def test_a_good_answer_brings_no_advice(tmp_path: Path) -> None:
     async with chat("n=120,tok_s=400,accept=0.9,plain_s=0.01", folder=tmp_path) as c:
         await c.ask()
@@ -423,3 +492,25 @@ async def test_a_short_answer_brings_no_advice(tmp_path: Path) -> None:
     async with chat("n=20,tok_s=400,accept=0,plain_s=0.0001", folder=tmp_path) as c:
         await c.ask()
         assert "Try:" not in c.notices()
+
+
+@pytest.mark.parametrize("name", ["bench", "tune"])
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_table_and_plot_are_both_seen_without_scrolling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: tuple[int, int]
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LOCALSPEC_PRICED", "plain=0.05,curve=0.02,step=0.005,accept=0.85")
+    target = str(script_model(tmp_path / "target.gguf", {}, n_layer=15))
+    drafts = [str(script_model(tmp_path / f"draft-{n}.gguf", {}, n_layer=n)) for n in (1, 2)]
+    load = Load(target=target, draft=DraftSpec("model", drafts[0]))
+    async with chat(host=PRICED, load=load, target_name=target, folder=tmp_path, size=size) as c:
+        await c.send(f"/{name}")
+        await c.until(lambda: isinstance(c.app.screen, Measuring) and not c.app.screen.running, 60)
+        if name == "bench":
+            parts = ("tok/s of each answer", "code", "together", "┌", "└", "answer 16")
+        else:
+            parts = ("speedup over draft length", "no draft", "draft-2", "┌", "└", "auto")
+        await c.until(lambda: "Done" in c.words() and all(part in c.words() for part in parts))
+        box = c.app.screen.query_one("#measuring")
+        assert box.scroll_offset.y == 0

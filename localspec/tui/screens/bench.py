@@ -127,17 +127,17 @@ class Bench(Measuring):
             self._result = summarise(self._found)
 
     def results(self, width: int) -> list[Content]:
-        """The table, and at the end what it says."""
-        lines = self._table(width)
-        if not self.running:
-            lines += [Content(""), *self._end()]
-        return lines
+        """At the end what it says, and the table."""
+        verdict = [] if self.running else self._verdict()
+        gap = [] if self.dense or not verdict else [Content("")]
+        return [*verdict, *gap, *self._table(width)]
 
     def remarks(self) -> list[Content]:
-        """What else used the machine."""
-        busy = self._surroundings.sentence if self._surroundings is not None else ""
-        said = f"Note: {busy}; figures will be low and vary."
-        return [Content(""), text.plain(said, "$text-warning")] if busy else []
+        """At the end what the figures mean and what to type next; what else used the machine."""
+        lines = [] if self.running else self._end()
+        if busy := self._surroundings.sentence if self._surroundings is not None else "":
+            lines.append(text.plain(f"Note: {busy}; figures will be low and vary.", "$text-warning"))
+        return [Content(""), *lines] if lines else []
 
     def _table(self, width: int) -> list[Content]:
         wide = width >= 62
@@ -176,20 +176,25 @@ class Bench(Measuring):
         names = {1.0: "1", float(last): f"answer {last}"}
         return draw("tok/s of each answer", series, width, height, x_names=names)
 
-    def _end(self) -> list[Content]:
+    def _verdict(self) -> list[Content]:
         result = self._result
         if result is None:
             return [Content("Nothing was measured.")] if self.stopped else []
         together, ready = result.together, result.measured.ready
-        lines: list[Content] = []
         if together.speedup is not None:
             few = together.speedup.low is None
             verdict = "Too few pairs to tell" if few else VERDICTS[together.speedup.verdict]
-            lines.append(Content.styled(f"{verdict}: {_speedup(together.speedup)}.", "bold"))
-        elif ready.draft.state == "off":
-            lines.append(
-                text.plain(f"Only plain decoding was measured; the draft is off: {ready.draft.reason}.")
-            )
+            return [Content.styled(f"{verdict}: {_speedup(together.speedup)}.", "bold")]
+        if ready.draft.state == "off":
+            return [text.plain(f"Only plain decoding was measured; the draft is off: {ready.draft.reason}.")]
+        return []
+
+    def _end(self) -> list[Content]:
+        result = self._result
+        if result is None:
+            return []
+        together = result.together
+        lines: list[Content] = []
         if together.bound is not None and result.cost_ratio is not None:
             lines.append(
                 Content(
@@ -206,8 +211,7 @@ class Bench(Measuring):
             lines += [Content(""), advice_content(advice)]
         target, draft = (shell_word(name) for name in self._names)
         again = f"localspec bench {target} --draft {draft}"
-        lines += [Content(""), Content.assemble(("In full: ", text.MUTED), (text.clean(again), "bold"))]
-        return lines
+        return [*lines, Content.assemble(("In full: ", text.MUTED), (text.clean(again), "bold"))]
 
     def sentence(self) -> str:
         """One line for the conversation."""

@@ -25,9 +25,11 @@ from localspec.worker.process import Worker
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
-_AROUND = 8
+_AROUND, _AROUND_DENSE = 8, 6
 """Lines of the screen that are neither results nor plot."""
-_PLOT, _TALL_PLOT = 9, 16
+_ROOMY = 32
+"""Lines from which on there is room for more than a table and a plot."""
+_PLOT, _TALL_PLOT = 8, 16
 
 
 class Measuring(ModalScreen[str]):
@@ -76,10 +78,10 @@ class Measuring(ModalScreen[str]):
 
     @abstractmethod
     def results(self, width: int) -> list[Content]:
-        """What there is so far, or at the end, in lines of `width` cells."""
+        """What there is so far, or at the end, in lines of `width` cells: what has to be seen without scrolling."""
 
     def remarks(self) -> list[Content]:
-        """What stands below the plot."""
+        """What stands below the plot: the rest."""
         return []
 
     @abstractmethod
@@ -103,13 +105,20 @@ class Measuring(ModalScreen[str]):
             yield Static("", id="measuring-progress", markup=False)
             yield Static("", id="measuring-results", markup=False)
 
+    @property
+    def dense(self) -> bool:
+        """Whether table and plot only both fit if nothing is wasted."""
+        return self.size.height < _ROOMY
+
     def on_mount(self) -> None:
         """Begin."""
+        self.set_class(self.dense, "-dense")
         self.set_interval(_TICK_S, self._tick)
         self._thread.start()
 
     def on_resize(self) -> None:
-        """Lay the results out for the new width."""
+        """Lay the results out for the new size."""
+        self.set_class(self.dense, "-dense")
         self.call_after_refresh(self._paint)
 
     @property
@@ -173,22 +182,22 @@ class Measuring(ModalScreen[str]):
         error = self._problem()
         if error is not None:
             lines = [error, Content(""), *lines]
-        lines += self._picture(width, len(lines))
-        lines += [line for each in self.remarks() for line in each.wrap(width)]
+        remarks = [line for each in self.remarks() for line in each.wrap(width)]
+        lines += [*self._picture(width, len(lines) + len(remarks)), *remarks]
         content = Content("\n").join(lines)
         if self._painted is None or not content.is_same(self._painted):
             self._painted = content  # each paint takes time from what is measured
             self.query_one("#measuring-results", Static).update(content)
 
     def _picture(self, width: int, used: int) -> list[Content]:
-        """The plot below the results, in the room that the screen has left; drawn anew only when it changed."""
+        """The plot, in the room that the other lines leave on the screen; drawn anew only when it changed."""
         series = self.series()
-        room = self.size.height - _AROUND - used
+        room = self.size.height - used - (_AROUND_DENSE if self.dense else _AROUND)
         height = min(max(room, _PLOT), _TALL_PLOT)
         key = (tuple(series), width, height)
         if self._drawn[0] != key:
             plot = self.plot(series, width, height) if series else []
-            self._drawn = key, [Content(""), *plot] if plot else []
+            self._drawn = key, plot if self.dense or not plot else [Content(""), *plot]
         return self._drawn[1]
 
     def _progress(self, width: int) -> Content:

@@ -31,6 +31,8 @@ from localspec.worker.process import Worker
 from localspec.worker.protocol import DraftSpec, Load
 
 _NAME = 30
+_BRIEF = 5
+"""Measured cells from which on a low screen shows the best one of each drafter only."""
 
 
 class Tune(Measuring):
@@ -108,20 +110,27 @@ class Tune(Measuring):
 
     def results(self, width: int) -> list[Content]:
         """At the end what was found, and the table."""
-        lines = [] if self.running else [*self._end(), Content("")]
+        lines = [] if self.running else [text.plain(self.sentence(), "bold")]
+        lines += [Content("")] if lines and not self.dense else []
         lines += [Content.styled(f"{'':<{_NAME}}{'k':>6}{'tok/s':>8}{'speedup':>9}", text.MUTED)]
         best = max((cell.speedup.value for one in self._raced for cell in one.cells), default=1.0)
         if self._raced:
             off = self._raced[0].off
             lines.append(Content(f"{'no draft':<{_NAME}}{'':>6}{text.rate(off.tok_s):>8}{'1.00×':>9}"))
+        brief = self.dense and sum(len(one.cells) for one in self._raced) > _BRIEF
         for one in self._raced:
-            lines += [_row(one.candidate.label, cell, width, best) for cell in one.cells]
+            ranked = sorted(one.cells, key=lambda cell: -cell.speedup.value)
+            cells = ranked[:1] if brief else one.cells
+            lines += [_row(one.candidate.label, cell, width, best) for cell in cells]
+        if brief:
+            lines.append(Content.styled("of each drafter the length that was the fastest", text.MUTED))
         return lines
 
     def remarks(self) -> list[Content]:
-        """What was left out."""
+        """At the end why it is this one and what to type next; what was left out."""
         said = [text.plain(sentence, text.MUTED) for sentence in self._said]
-        return [Content(""), *said] if said else []
+        lines = [*([] if self.running else self._end()), *said]
+        return [Content(""), *lines] if lines else []
 
     def series(self) -> list[Series]:
         """Of each drafter, what its lengths should earn and what they did; `auto` stands behind the last length."""
@@ -154,12 +163,11 @@ class Tune(Measuring):
         return 2.0 + max((each.n_draft for one in self._profiles for each in one.predictions), default=1)
 
     def _end(self) -> list[Content]:
-        said = self.sentence()
         full = Content.assemble(
             ("In full, with cache type and threads: ", text.MUTED),
             (f"localspec tune {text.clean(shell_word(self._target))}", "bold"),
         )
-        return [text.plain(said, "bold"), *self._ties(), full]
+        return [*self._ties(), full]
 
     def _ties(self) -> list[Content]:
         """Why it is not the highest figure of the table that was taken, where it is not."""
