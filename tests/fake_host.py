@@ -25,6 +25,7 @@ Options (defaults in brackets):
     echo=            `last`: answer with the last message's text; `command`: with the request as JSON
     plain_s=0        seconds of a plain target step, as DraftStatus tells them; 0 = not known
     notes=           text of one note in Ready
+    together=0       1 = send quick rounds together, as the real engine does; else each event goes at once
     noise=0          1 = write to file descriptors 1 and 2 while working (it must end in the log)
     memory=VRAM      label of MemoryUse (VRAM or RAM)
     text=...         the answer's words; comes last, since it may hold commas. `\\n` is a line break
@@ -53,14 +54,16 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import ContextFullError, DecodeError, LoadError, LocalspecError, TemplateError
-from localspec.spec.events import DraftStatus, Finished, Piece, PromptProgress, Round
+from localspec.spec.events import DraftStatus, Finished, Piece, PromptProgress, Rejected, Round
 from localspec.spec.stats import Stats
+from localspec.worker.bundle import Bundle
 from localspec.worker.protocol import (
     Clear,
     Cleared,
     Configure,
     Costs,
     DraftChanged,
+    Event,
     Failed,
     Generate,
     Load,
@@ -91,6 +94,7 @@ DEFAULTS = {
     "echo": "",
     "plain_s": "0",
     "notes": "",
+    "together": "0",
     "noise": "0",
     "memory": "VRAM",
     "text": DEFAULT_TEXT,
@@ -125,6 +129,7 @@ class Fake:
 
     def __init__(self, conn: Connection, stop: Any, log_file: str) -> None:
         self.conn = conn
+        self.bundle = Bundle(conn)
         self.stop = stop
         self.log_file = log_file
         self.options = parse(os.environ.get("LOCALSPEC_FAKE", ""))
@@ -140,8 +145,11 @@ class Fake:
 
     # -------------------------------------------------------------- plumbing
 
-    def say(self, event: object) -> None:
-        self.conn.send((self.request, event))
+    def say(self, event: Event) -> None:
+        if self.options["together"] == "1":
+            self.bundle.send(self.request, event)
+        else:
+            self.conn.send([(self.request, event)])
 
     def stopped(self) -> bool:
         return self.options["stubborn"] != "1" and self.stop.value >= self.request
@@ -282,7 +290,7 @@ class Fake:
             self.draft_on = command.draft_on
         if command.n_draft is not None:
             self.n_draft, self.auto = command.n_draft, bool(command.auto)
-        self.conn.send((number, DraftChanged(self.draft)))
+        self.conn.send([(number, DraftChanged(self.draft))])
 
     # --------------------------------------------------------------- answers
 
@@ -383,9 +391,9 @@ class Fake:
                 break
             done += pieces
             stats = count(stats, len(pieces), drafted, time.monotonic() - start)
-            self.say(
-                Round(tuple(pieces), stats, self.draft, prompt + len(done), self.load_command.n_ctx or 4096)
-            )
+            wrong = Rejected(" wrong", pieces[-1].text, 0.42) if drafted >= len(pieces) else None
+            size = self.load_command.n_ctx or 4096
+            self.say(Round(tuple(pieces), stats, self.draft, prompt + len(done), size, wrong))
         self.finish(reason, done, stats, prompt)
 
     def finish(self, reason: str, done: list[Piece], stats: Stats, prompt: int) -> None:

@@ -26,6 +26,8 @@ from localspec.worker.protocol import Command, DraftChanged, Event, MemoryUse, S
 spawn = multiprocessing.get_context("spawn")
 _prepare_lock = threading.Lock()
 
+_LOOK_SECONDS = 0.5  # how often a silent child is looked at
+
 
 def prepare() -> None:
     """Start multiprocessing's helper process while stdout and stderr are still the real ones.
@@ -175,29 +177,36 @@ class Child:
         """Pass events to their streams until the child is gone, then clean up and tell every stream."""
         # Half a message of a killed child can fail in many ways, all of them the end.
         with contextlib.suppress(Exception):
-            while self._conn in wait([self._conn, self._process.sentinel]):
-                self._route(*self._conn.recv())
+            alive = True
+            while alive:
+                # What the child started (a drafter of the person's own may) can hold its end of the pipe beyond its
+                # death. What it sent before is still read.
+                alive = self._process.is_alive()
+                while self._conn.poll(_LOOK_SECONDS):
+                    self._route(self._conn.recv())
         death = Death(self._reap())
         self._outbox.put(None)
-        self._writer.join()
-        self._conn.close()
+        self._writer.join(_LOOK_SECONDS)
+        if not self._writer.is_alive():  # else nobody reads what it writes
+            self._conn.close()
         with self._route_lock:
             self._death = death
             self._ended.set()
             for inbox in self._inboxes.values():
                 inbox.put(death)
 
-    def _route(self, request: int, event: Event) -> None:
+    def _route(self, events: list[tuple[int, Event]]) -> None:
         with self._route_lock:
-            inbox = self._inboxes.get(request)
-            if isinstance(event, (DraftChanged, MemoryUse)):
-                # They belong to whoever listens, whatever command caused them.
-                newest = max(self._inboxes, default=None)
-                inbox = None if newest is None else self._inboxes[newest]
-                if inbox is None:
-                    self._idle = [e for e in self._idle if type(e) is not type(event)] + [event]
-            if inbox is not None:
-                inbox.put(event)
+            for request, event in events:
+                inbox = self._inboxes.get(request)
+                if isinstance(event, (DraftChanged, MemoryUse)):
+                    # They belong to whoever listens, whatever command caused them.
+                    newest = max(self._inboxes, default=None)
+                    inbox = None if newest is None else self._inboxes[newest]
+                    if inbox is None:
+                        self._idle = [e for e in self._idle if type(e) is not type(event)] + [event]
+                if inbox is not None:
+                    inbox.put(event)
 
     def _reap(self) -> int | None:
         """Wait for the process, so that no zombie stays, and return its exit code."""

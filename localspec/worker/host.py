@@ -1,7 +1,7 @@
 """The child's main: takes commands from the pipe, runs the engine, sends its events.
 
-Everything that can abort natively happens here. Commands are `(request, command)`, events `(request, event)`. While an
-answer runs, the pipe is looked at between its events, so that a change of the draft acts at once.
+Everything that can abort natively happens here. Commands are `(request, command)`; events go up through a `Bundle`.
+While an answer runs, the pipe is looked at each time that events went up, so that a change of the draft acts at once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from localspec.errors import LoadError, LocalspecError
 from localspec.llama.log import NativeLog
+from localspec.worker.bundle import Bundle
 from localspec.worker.costs import measure_costs
 from localspec.worker.loading import Loaded, Loader
 from localspec.worker.machine import memory_use
@@ -59,6 +60,7 @@ def serve(conn: Connection, stop: Any, log_file: str) -> None:
 class _Host:
     def __init__(self, conn: Connection, stop: Any, log_file: str) -> None:
         self._conn = conn
+        self._events = Bundle(conn)
         self._stop = stop
         self._log_file = log_file
         self._log = NativeLog(lambda line: print(line, file=sys.stderr))  # noqa: T201  # stderr is the log file
@@ -80,7 +82,7 @@ class _Host:
                 self._obey(request, command)
             except LocalspecError as error:
                 self._send(request, Failed(error, self._log_file))
-            except (EOFError, OSError):
+            except (EOFError, ConnectionError):
                 raise
             except Exception as error:  # a fault of ours must not cost the loaded models
                 traceback.print_exc()
@@ -118,18 +120,20 @@ class _Host:
         loaded.prices.settle()
         engine = loaded.engine
         uncut = any(context.has_state for context in loaded.opened.contexts)
-        answer, notes = to_request(command, loaded.template, engine.vocab, find_anchors=uncut)
+        answer, notes = to_request(
+            command, loaded.template, engine.vocab, find_anchors=uncut, context=engine.context
+        )
         fresh = tuple(note for note in notes if note not in self._told)
         if fresh:
             self._told.update(fresh)
             self._send(request, Notice(fresh))
         for event in engine.generate(answer, self._cancelled):
-            self._send(request, event)
-            self._look_around(request)
+            if self._events.send(request, event):
+                self._look_around(request)
         loaded.prices.keep()
 
     def _look_around(self, request: int) -> None:
-        """Between two events of an answer: take commands, report memory now and then."""
+        """Between two rounds of an answer: take commands, report memory now and then."""
         while self._conn.poll():
             number, command = self._conn.recv()
             if isinstance(command, Configure):
@@ -167,7 +171,7 @@ class _Host:
         return bool(self._stop.value >= self._request)
 
     def _send(self, request: int, event: Event) -> None:
-        self._conn.send((request, event))
+        self._events.send(request, event)
 
 
 def _fault(error: Exception) -> LocalspecError:

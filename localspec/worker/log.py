@@ -64,12 +64,7 @@ def redirect_output(log_file: str) -> None:
     if target > 2:
         os.close(target)
     # The interpreter's own objects may be missing or belong to a closed console.
-    sys.stdout = io.TextIOWrapper(
-        io.FileIO(1, "w", closefd=False), "utf-8", "backslashreplace", line_buffering=True
-    )
-    sys.stderr = io.TextIOWrapper(
-        io.FileIO(2, "w", closefd=False), "utf-8", "backslashreplace", line_buffering=True
-    )
+    sys.stdout, sys.stderr = _text(1), _text(2)
     faulthandler.enable(sys.stderr)
 
 

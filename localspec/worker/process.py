@@ -1,6 +1,6 @@
 """The parent's end of the engine's process: start it, talk to it, notice its death, end it.
 
-Both directions of the pipe carry pairs: `(request, command)` down, `(request, event)` up, where `request` is
+The pipe carries `(request, command)` down, and up lists of `(request, event)`, where `request` is
 a number that only grows. Events of an earlier request are dropped when they come late. `stop` is one number
 in shared memory: the child gives up every request whose number is not greater.
 """
@@ -158,9 +158,8 @@ class Worker:
                 self._load_command = replace(
                     self._load_command, n_draft=command.n_draft, auto=bool(command.auto)
                 )
-            child = self._child
-        if child is not None and child.alive:
-            child.send(_NO_REQUEST, command)
+            if self._child is not None and self._child.alive:
+                self._child.send(_NO_REQUEST, command)
 
     def clear(self) -> None:
         """Forget both caches, and wait for that. Without a live child there is nothing to forget."""
@@ -239,13 +238,14 @@ class Worker:
     def _load_again(self, request: int) -> Generator[Event, None, None]:
         """Start a child and load `_load_command`, with drafting switched as it was."""
         child = self._new_child()
-        command, draft_on = self._load_command, self._draft_on
+        command = self._load_command
         assert command is not None
         for event in self._stream(child, request, command):
             if isinstance(event, Ready):
-                self._ready = event
-                if draft_on is not None:
-                    child.send(_NO_REQUEST, Configure(draft_on=draft_on))
+                with self._lock:  # it may be switched just now: the last word counts
+                    self._ready = event
+                    if self._draft_on is not None:
+                        child.send(_NO_REQUEST, Configure(draft_on=self._draft_on))
             yield event
 
     def _generate(self, reload: int, request: int, command: Generate) -> Generator[Event, None, None]:

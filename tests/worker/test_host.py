@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from localspec.errors import ContextFullError, TemplateError
-from localspec.spec.events import Finished, Round, Sampling
+from localspec.spec.events import Finished, Sampling
 from localspec.worker.process import Worker
 from localspec.worker.protocol import (
-    Configure,
-    DraftChanged,
     DraftSpec,
     Generate,
     Load,
@@ -102,33 +100,6 @@ def test_a_conversation_too_long_for_the_context_is_an_error(worker: Worker, tmp
     with pytest.raises(ContextFullError):
         ask(worker, "word " * 100)
     assert isinstance(ask(worker, "hi")[-1], Finished)
-
-
-def test_a_draft_is_switched_in_the_middle_of_an_answer(worker: Worker, tmp_path: Path) -> None:
-    target = gguf_files.random_llama(tmp_path / "target.gguf")
-    load(worker, target, DraftSpec("model", str(gguf_files.perturbed(target, tmp_path / "draft.gguf"))))
-    plain = ask(worker, "Hello", max_tokens=120)[-1].token_ids
-    states, lengths, changes = set(), set(), []
-    stream = worker.generate(
-        Generate(
-            0, (Message("user", "Hello"),), sampling=Sampling(temperature=0), max_tokens=120, ignore_eos=True
-        )
-    )
-    for number, event in enumerate(stream):
-        if isinstance(event, Round):
-            states.add(event.draft.state)
-            lengths.add(event.draft.n_draft)
-        if isinstance(event, DraftChanged):
-            changes.append(event.draft)
-        if number == 5:
-            worker.configure(Configure(draft_on=False))
-        if number == 25:
-            worker.configure(Configure(draft_on=True, n_draft=2))
-    assert event.token_ids == plain
-    assert [change.state for change in changes] == ["off", "on"]
-    assert changes[0].reason == "switched off"
-    assert states == {"on", "off"}
-    assert {4, 2} <= lengths
 
 
 def test_memory_is_reported_and_bos_is_there_exactly_once(worker: Worker, tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ from localspec.worker.protocol import (
 )
 
 HOST = "tests.fake_host:serve"
+SOON = 6.0
+"""Two seconds are promised, one minute it would take without; this holds on a busy machine too."""
 ROOT = Path(__file__).parents[2]
 HELLO = Generate(0, messages=(Message("user", "Hello there"),))
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
@@ -134,7 +136,27 @@ def test_killed_from_outside_while_idle_and_while_answering(worker):
     killed = time.monotonic()
     with pytest.raises(WorkerDiedError, match="SIGKILL"):
         list(stream)
-    assert time.monotonic() - killed < 2
+    assert time.monotonic() - killed < SOON
+
+
+def leave_one_behind(conn, stop, log_file):
+    """A child's main: what it started outlives it, with copies of all that it had open."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    Path(log_file).with_suffix(".pid").write_text(str(pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@posix
+def test_a_death_is_told_though_something_else_holds_the_pipe(tmp_path):
+    with Worker("tests.worker.test_process:leave_one_behind", tmp_path / "engine.log") as worker:
+        with pytest.raises(WorkerDiedError, match="SIGKILL"):
+            load(worker)
+        left = int((tmp_path / "engine.pid").read_text())
+        assert not gone(left)
+        os.kill(left, signal.SIGKILL)
 
 
 def test_a_stopped_evaluation_is_not_quoted_as_the_cause(tmp_path):
@@ -170,6 +192,17 @@ def test_a_reload_restores_drafting_as_it_was(worker, tmp_path):
     worker.configure(Configure(draft_on=True))
     end = list(worker.generate(HELLO))[-1]
     assert end.draft == DraftStatus("on", "", "d.gguf", 7)
+
+
+def test_a_switch_during_a_reload_counts(worker, tmp_path):
+    load(worker, f"crash=decode,once={tmp_path / 'died'}", draft=DraftSpec("lookup"))
+    worker.configure(Configure(draft_on=True))
+    with pytest.raises(WorkerDiedError):
+        list(worker.generate(HELLO))
+    for event in worker.generate(HELLO):
+        if isinstance(event, LoadProgress):
+            worker.configure(Configure(draft_on=False))
+    assert event.draft == DraftStatus("off", "switched off", "lookup")
 
 
 # ------------------------------------------------------------------ failures that the child survives
@@ -223,7 +256,7 @@ def test_stop_reaches_every_phase(worker, script):
         load(worker, script)
         end = list(worker.generate(HELLO))[-1]
         assert end.reason == "cancelled"
-    assert time.monotonic() - stopped_at[0] < 2
+    assert time.monotonic() - stopped_at[0] < SOON
 
 
 def test_a_stop_counts_from_the_call_not_from_the_first_event(worker):
@@ -260,7 +293,7 @@ def test_a_dropped_stream_is_cancelled_too(worker):
     gc.collect()
     began = time.monotonic()
     worker.clear()  # comes after the cancelled answer
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < SOON
 
 
 # ------------------------------------------------------------------ while it runs
@@ -315,7 +348,7 @@ def test_a_long_conversation_for_a_busy_child_blocks_nobody(worker):
     began = time.monotonic()
     worker.configure(Configure(draft_on=False))
     worker.stop()
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 1
     list(first)
     feed.join(10)
     assert not feed.is_alive()
@@ -369,7 +402,7 @@ def test_close_ends_every_phase_in_two_seconds(tmp_path, script):
     time.sleep(0.4)  # into the phase
     began = time.monotonic()
     worker.close()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < SOON
     assert not psutil.pid_exists(pid)
     worker.close()
     user.join(2)
