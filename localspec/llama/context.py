@@ -10,16 +10,16 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from localspec.errors import AbortedError, DecodeError, LoadError, UsageError
+from localspec.errors import AbortedError, DecodeError, UsageError
 from localspec.llama.backend import KV_TYPES
 from localspec.llama.checkpoints import Checkpoints
+from localspec.llama.failures import context_error, decode_error, flash_attention
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
 from localspec.worker.protocol import FlashAttention
 
 Outputs = Literal["none", "last", "all"]
 
-_FLASH = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 _ABORTED = 2
 
 
@@ -73,6 +73,7 @@ class Context:
             raise UsageError(f"There is no cache type {kv_type!r}.", why=f"Known: {', '.join(KV_TYPES)}.")
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = n_ctx
+        n_batch = min(n_batch, n_ctx)  # as llama.cpp cuts it, which what follows must know
         params.n_batch, params.n_ubatch = n_batch, min(n_ubatch or n_batch, n_batch)
         params.n_seq_max = 2 if branches else 1
         params.kv_unified = True  # branches share the cells that they have in common
@@ -86,14 +87,14 @@ class Context:
         params.n_threads = params.n_threads_batch = threads
         params.offload_kqv = params.op_offload = offload
         params.type_k = params.type_v = KV_TYPES[kv_type]
-        params.flash_attn_type = _flash_attention(kv_type, flash_attn)
+        params.flash_attn_type = flash_attention(kv_type, flash_attn)
         params.swa_full = True  # a small window cache cannot take rejected tokens back
         params.no_perf = True
         if log is not None:
             log.forget_errors()
         self._handle = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._handle:
-            raise _context_error(model, n_ctx, kv_type, log)
+            raise context_error(model, n_ctx, kv_type, log)
         self._log = log
         self._model = model
         self._memory = llama_cpp.llama_get_memory(self._handle)
@@ -120,16 +121,18 @@ class Context:
         self.on_decoded: Callable[[int, Sequence[int]], None] | None = None
         """Called after each evaluation with the position of its first token and its tokens; must not raise."""
 
-    def stop_when(self, wanted: Callable[[], bool]) -> None:
+    def stop_when(self, wanted: Callable[[], bool] | None) -> None:
         """Let an evaluation on the CPU be stopped half-way; `decode` then raises `AbortedError`.
 
         The question is asked before every operation of the graph, which is felt where a step takes a few
         milliseconds: for models whose steps are long. Devices other than the CPU do not ask.
 
         Args:
-            wanted: Whether to stop now.
+            wanted: Whether to stop now; None = do not ask.
         """
-        self._abort = llama_cpp.ggml_abort_callback(lambda _data: wanted())  # kept alive: the C side calls it
+        callback = llama_cpp.ggml_abort_callback
+        # Kept alive: the C side calls it.
+        self._abort = callback() if wanted is None else callback(lambda _data: wanted())
         llama_cpp.llama_set_abort_callback(self._handle, self._abort, None)
 
     @property
@@ -176,7 +179,7 @@ class Context:
             self._restore(start)
             if status == _ABORTED:
                 raise AbortedError("The evaluation was stopped.")
-            raise _decode_error(status, count, start, self.n_ctx, self._log)
+            raise decode_error(status, count, start, self.n_ctx, self._log)
         self._length[self._branch] = start + count
         self._n_outputs = wanted
         self.evaluated += count
@@ -318,7 +321,7 @@ class Context:
 
 
 class _Batch:
-    """llama.cpp's batch of one sequence, filled through arrays.
+    """llama.cpp's batch of one sequence.
 
     Args:
         size: The most tokens it can hold.
@@ -327,21 +330,16 @@ class _Batch:
     """
 
     def __init__(self, size: int, sequence: int, n_hidden: int = 0) -> None:
-        as_array = np.ctypeslib.as_array
         self.native = llama_cpp.llama_batch_init(size, n_hidden, 1)
         self._hidden: npt.NDArray[np.float32] | None = None
         if n_hidden:  # llama.cpp allocates either ids or embeddings; the ids of such a batch are our own
-            self._hidden = as_array(self.native.embd, shape=(size, n_hidden))
-            self._tokens = np.zeros(size, dtype=np.int32)
-            self.native.token = self._tokens.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token))
-        else:
-            self._tokens = as_array(self.native.token, shape=(size,))
-        self._positions = as_array(self.native.pos, shape=(size,))
-        self._outputs = as_array(self.native.logits, shape=(size,))
-        as_array(self.native.n_seq_id, shape=(size,))[:] = 1
+            self._hidden = np.ctypeslib.as_array(self.native.embd, shape=(size, n_hidden))
+            self.native.token = (llama_cpp.llama_token * size)()
+        self._tokens, self._positions = self.native.token, self.native.pos
+        self._outputs = self.native.logits
         for index in range(size):
+            self.native.n_seq_id[index] = 1
             self.native.seq_id[index][0] = sequence
-        self._steps = np.arange(size, dtype=np.int32)
 
     def fill(
         self, tokens: Sequence[int], start: int, outputs: int, hidden: npt.NDArray[np.float32] | None
@@ -351,50 +349,14 @@ class _Batch:
         if self._hidden is not None:
             self._hidden[:count] = hidden
         self.native.n_tokens = count
-        self._tokens[:count] = tokens
-        np.add(self._steps[:count], start, out=self._positions[:count])
-        self._outputs[:count] = 0
-        self._outputs[count - outputs : count] = 1
+        # Most batches are of a few tokens, where plain assignments are quicker than arrays.
+        for index, token in enumerate(tokens):
+            self._tokens[index] = token
+            self._positions[index] = start + index
+            self._outputs[index] = index >= count - outputs
 
     def free(self) -> None:
         """Give the memory back."""
         if self._hidden is not None:
             self.native.token = None
         llama_cpp.llama_batch_free(self.native)
-
-
-def _flash_attention(kv_type: str, wanted: FlashAttention) -> int:
-    quantised = kv_type not in ("f32", "f16", "bf16")
-    if quantised and wanted == "off":
-        raise UsageError(
-            f"A {kv_type} cache needs flash attention, and it is switched off.",
-            why="llama.cpp computes with a quantised V cache in flash attention only.",
-            hint="localspec run --kv f16",
-        )
-    return _FLASH["on" if quantised else wanted]
-
-
-def _context_error(model: Model, n_ctx: int, kv_type: str, log: NativeLog | None) -> LoadError:
-    line = log.last_error if log is not None else ""
-    if kv_type not in ("f32", "f16", "bf16") and (
-        "block size" in line or "lash" in line or "quantized" in line
-    ):
-        return LoadError(
-            f"{model.path.name} cannot have a {kv_type} cache.",
-            why=f"A quantised cache needs flash attention and fitting head sizes; llama.cpp said: {line}.",
-            hint="localspec run --kv f16",
-        )
-    return LoadError(
-        f"No context of {n_ctx} tokens could be made for {model.path.name}.",
-        why=f"llama.cpp said: {line or 'nothing; memory is the usual reason'}.",
-        hint=f"localspec run --ctx {max(n_ctx // 2, 256)}",
-    )
-
-
-def _decode_error(status: int, count: int, start: int, n_ctx: int, log: NativeLog | None) -> DecodeError:
-    line = log.last_error if log is not None else ""
-    meaning = {1: "no free cells were left in the cache", -1: "the batch was refused"}
-    return DecodeError(
-        f"llama.cpp could not evaluate {count} tokens at position {start} of {n_ctx} (status {status}).",
-        why=f"It said: {line}." if line else f"Meaning: {meaning.get(status, 'computing failed')}.",
-    )

@@ -13,13 +13,23 @@ import numpy.typing as npt
 from localspec.errors import AbortedError, ContextFullError, DecodeError, UsageError
 from localspec.llama.tokens import Vocab
 from localspec.spec.drafter import Draft, common_prefix
-from localspec.spec.events import EngineEvent, Finished, FinishReason, Piece, PromptProgress, Round, Sampling
+from localspec.spec.events import (
+    EngineEvent,
+    Finished,
+    FinishReason,
+    Piece,
+    PromptProgress,
+    Rejected,
+    Round,
+    Sampling,
+)
 from localspec.spec.length import Outcome
 from localspec.spec.sampling import Sampler
 from localspec.spec.stats import Counters
 from localspec.spec.text import TextStream
 
 if TYPE_CHECKING:
+    from localspec.llama.context import Context
     from localspec.spec.engine import Engine
 
 
@@ -104,19 +114,7 @@ class Answer:
         engine, context = self.engine, self.context
         prompt = list(self.request.prompt)
         if len(prompt) > context.n_ctx:
-            trained = context.n_ctx_train
-            why = "Nothing is dropped from it without your word."
-            if 0 < trained <= len(prompt):  # no context that can be had is large enough
-                why = f"The model was trained for {trained} tokens, and no larger context is made."
-                hint = "a shorter prompt; in the chat, /clear"
-            else:
-                size = 1 << len(prompt).bit_length()
-                hint = f"localspec run --ctx {min(size, trained) if trained else size}"
-            raise ContextFullError(
-                f"The conversation has {len(prompt)} tokens, the context holds {context.n_ctx}.",
-                why=why,
-                hint=hint,
-            )
+            raise too_long(len(prompt), context)
         # The last id is evaluated again even when it is cached: its logits choose the first token.
         keep = min(common_prefix(engine.ids, prompt), context.length, len(prompt) - 1)
         if engine.drafter is not None:
@@ -135,7 +133,7 @@ class Answer:
             return
         rows = context.logits()
         if engine.begin_round():
-            self.show_drafter(cancelled)
+            self.follows(cancelled)
         pieces, _ = self.choose(rows, ())
         self.first_at = time.perf_counter()
         self.counters.ttft_s = self.first_at - self.began
@@ -152,8 +150,10 @@ class Answer:
         if proposal.tokens:
             engine.used_length(kept)
         behind = ids[context.length : -1]  # empty, unless a removal failed and emptied the cache
-        for _ in context.extend(behind, anchors=self.request.anchors):
+        for _ in context.extend(behind, cancelled, self.request.anchors):
             pass
+        if context.length < len(ids) - 1:
+            raise AbortedError("The evaluation was stopped.")
         context.decode([ids[-1], *drafted], "all")
         rows = context.logits()
         verified_at = time.perf_counter()
@@ -186,8 +186,9 @@ class Answer:
         )
         engine.policy.learn(outcome)
         engine.plain.saw(outcome.verified + 1, outcome.verify_s)
-        self.watch_from_aside(outcome)
-        return self.report(pieces)
+        self.watch_from_aside(outcome, cancelled)
+        fell = len(ids) > length + accepted < length + kept
+        return self.report(pieces, self.rejected(proposal, accepted) if fell else None)
 
     def propose(self, cancelled: Callable[[], bool]) -> Draft:
         """What the drafter proposes, clipped to what can be verified and is wanted."""
@@ -198,8 +199,8 @@ class Answer:
         if k < 1 or not engine.begin_round() or engine.drafter is None:
             return Draft()
         try:
-            if not self.drafter_follows:
-                self.show_drafter(cancelled)
+            if not self.follows(cancelled):
+                return Draft()
             draft = engine.drafter.draft(engine.ids, k, self.draft_sampler, engine.policy.go_on)
         except DecodeError as error:
             engine.drafter_failed(error)
@@ -208,7 +209,7 @@ class Answer:
             draft = replace(draft, source=engine.drafter.name)
         return _usable(draft, k, self.context.n_vocab)
 
-    def watch_from_aside(self, outcome: Outcome) -> None:
+    def watch_from_aside(self, outcome: Outcome, cancelled: Callable[[], bool]) -> None:
         """While drafting is off by price, ask the drafter now and then what it would have proposed."""
         engine = self.engine
         unseen = not outcome.proposed or bool(outcome.chances)  # the drafter that costs was not asked
@@ -218,6 +219,8 @@ class Answer:
         missed_s, self.unwatched_s = self.unwatched_s, 0.0
         began = time.perf_counter()
         try:
+            if not self.follows(cancelled):
+                return
             labels = engine.drafter.shadow(engine.ids, self.draft_sampler)
         except DecodeError as error:
             engine.drafter_failed(error)
@@ -226,16 +229,16 @@ class Answer:
         self.counters.draft_s += seconds
         engine.policy.shadow(labels, seconds, missed_s)
 
-    def show_drafter(self, cancelled: Callable[[], bool]) -> None:
-        """Let the drafter read the conversation."""
+    def follows(self, cancelled: Callable[[], bool]) -> bool:
+        """Whether the drafter knows this conversation; it reads it when it is asked first, and may fail at that."""
         drafter = self.engine.drafter
-        if drafter is None:
-            return
-        try:
-            drafter.begin(self.engine.ids, cancelled=cancelled)
-            self.drafter_follows = True
-        except DecodeError as error:
-            self.engine.drafter_failed(error)
+        if drafter is not None and not self.drafter_follows:
+            try:
+                drafter.begin(self.engine.ids, cancelled=cancelled)
+                self.drafter_follows = True
+            except DecodeError as error:
+                self.engine.drafter_failed(error)
+        return self.drafter_follows
 
     def choose(
         self, rows: npt.NDArray[np.float32], drafted: tuple[int, ...]
@@ -277,10 +280,24 @@ class Answer:
             self.reason = "length"
         return pieces
 
-    def report(self, pieces: tuple[Piece, ...]) -> Round:
+    def rejected(self, proposal: Draft, at: int) -> Rejected:
+        """The proposal's token that differs from the target's newest choice."""
+        vocab = self.engine.vocab
+        drafted, chosen = (
+            (vocab.piece(token) or vocab.text(token).encode()).decode("utf-8", "replace")
+            for token in (proposal.tokens[at], self.engine.ids[-1])
+        )
+        return Rejected(drafted, chosen, next(iter(proposal.probabilities[at:]), None))
+
+    def report(self, pieces: tuple[Piece, ...], rejected: Rejected | None = None) -> Round:
         """A round's event."""
         return Round(
-            pieces, self.counters.snapshot(), self.engine.status, len(self.engine.ids), self.context.n_ctx
+            pieces,
+            self.counters.snapshot(),
+            self.engine.status,
+            len(self.engine.ids),
+            self.context.n_ctx,
+            rejected,
         )
 
 
@@ -310,3 +327,25 @@ def _control_markers(vocab: Vocab, tags: tuple[str, str] | None) -> dict[int, by
         for token in vocab.tokenize(tag)
         if vocab.is_control(token)
     }
+
+
+def too_long(length: int, context: Context, *, about: bool = False) -> ContextFullError:
+    """The error for a conversation that does not fit.
+
+    Args:
+        length: Its tokens.
+        context: Where it should go.
+        about: They were estimated.
+    """
+    trained = context.n_ctx_train
+    why = "Nothing is dropped from it without your word."
+    if 0 < trained <= length:  # no context that can be had is large enough
+        why = f"The model was trained for {trained} tokens, and no larger context is made."
+        hint = "a shorter prompt; in the chat, /clear"
+    else:
+        size = 1 << length.bit_length()
+        hint = f"localspec run --ctx {min(size, trained) if trained else size}"
+    count = f"about {length}" if about else f"{length}"
+    return ContextFullError(
+        f"The conversation has {count} tokens, the context holds {context.n_ctx}.", why=why, hint=hint
+    )

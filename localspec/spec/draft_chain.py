@@ -28,12 +28,11 @@ class ChainDrafter(Drafter):
         self.name = f"lookup + {other.name}"
         self.lookup = lookup or LookupDrafter()
         self.other = other
-        self.max_draft = max(self.lookup.max_draft, other.max_draft)
         self.overlaps, self.waited = other.overlaps, other.waited
+        self.expected = other.expected
         self._policy: LengthPolicy | None = None
         self._other_follows = False  # it has seen this conversation
-        self.rounds = {"lookup": 0, other.name: 0}
-        """Rounds that each source drafted."""
+        self._cancelled: Callable[[], bool] = lambda: False
 
     @property
     def off_reason(self) -> str:
@@ -48,8 +47,9 @@ class ChainDrafter(Drafter):
         """See `Drafter.begin`."""
         self.lookup.begin(ids)
         self._other_follows = False
+        self._cancelled = cancelled
         if self._pays:
-            self._show_other(ids, cancelled)
+            self._show_other(ids)
 
     def reach(self, keep: int) -> int:
         """See `Drafter.reach`."""
@@ -62,13 +62,10 @@ class ChainDrafter(Drafter):
     def draft(self, ids: Sequence[int], k: int, sampler: Sampler, go_on: GoOn = always) -> Draft:
         """See `Drafter.draft`."""
         found = self.lookup.draft(ids, k, sampler)
-        if found.tokens and self._prefers(found):
-            self.rounds["lookup"] += 1
+        # Where the other one does not pay, the price rule has the last word, and lookup is told what was right.
+        if not self._pays or (found.tokens and self._prefers(found)):
             return found
-        if not self._pays:
-            return Draft()
         self._show_other(ids)
-        self.rounds[self.other.name] += 1
         return replace(self.other.draft(ids, k, sampler, go_on), source=self.other.name)
 
     def shadow(self, ids: Sequence[int], sampler: Sampler) -> list[Label]:
@@ -109,15 +106,14 @@ class ChainDrafter(Drafter):
         """Whether a draft that takes time is worth it in this round."""
         return self._policy is None or not self._policy.off_reason
 
-    def _show_other(self, ids: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> None:
+    def _show_other(self, ids: Sequence[int]) -> None:
         if not self._other_follows:
-            self.other.begin(ids, cancelled=cancelled)
+            self.other.begin(ids, cancelled=self._cancelled)
             self._other_follows = True
 
     def _prefers(self, found: Draft) -> bool:
         if self.other.off_reason:
             return True
         if isinstance(self._policy, PricedLength):
-            rival = max(self._policy.gain_of_drafting(), 0.0) if self._pays else 0.0
-            return self._policy.gain(found.chances) > rival
+            return self._policy.gain(found.chances) > max(self._policy.gain_of_drafting(), 0.0)
         return False

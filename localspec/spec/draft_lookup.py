@@ -31,7 +31,6 @@ class LookupDrafter(Drafter):
     """
 
     name = "lookup"
-    max_draft = 31
     free = True
 
     def __init__(self, files: TextIndex | None = None) -> None:

@@ -26,13 +26,13 @@ class ModelDrafter(Drafter):
 
     def __init__(self, context: Context, *, name: str, n_vocab: int) -> None:
         self.name = name
-        self.max_draft = context.n_ctx
         self._context = context
         self._n_vocab = min(n_vocab, context.n_vocab)
         self._cached: list[int] = []  # ids in the context's cache
         self._known = 0  # how many of them are known to agree with the conversation
         self._full = False
         self._anchors: tuple[int, ...] = ()
+        self._cancelled: Callable[[], bool] = lambda: False
 
     @property
     def off_reason(self) -> str:
@@ -52,6 +52,7 @@ class ModelDrafter(Drafter):
     def begin(self, ids: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> None:
         """See `Drafter.begin`."""
         self._known = 0
+        self._cancelled = cancelled
         self._full = len(ids) > self._context.n_ctx
         self._follow(ids)
         if self._full:
@@ -59,7 +60,7 @@ class ModelDrafter(Drafter):
         # The last id is left to `draft`, which needs its logits.
         missing = list(ids[len(self._cached) : -1])
         if missing:
-            self._evaluate(missing, cancelled)
+            self._evaluate(missing)
 
     def expect(self, ids: Sequence[int], anchors: Sequence[int]) -> None:
         """See `Drafter.expect`."""
@@ -73,9 +74,10 @@ class ModelDrafter(Drafter):
         if self._full:
             return Draft()
         self._follow(ids)
-        pending = list(ids[len(self._cached) :])
-        self._evaluate(pending, lambda: False)
+        self._evaluate(list(ids[len(self._cached) :]))
         self._known = len(self._cached)
+        if self._known < len(ids):
+            return Draft()  # stopped half-way
 
         def step(token: int) -> None:
             context.decode([token], "last")
@@ -101,8 +103,10 @@ class ModelDrafter(Drafter):
             return []
         start = len(ids) - 1 - count  # the last id's successor is not known yet
         if len(self._cached) < start:
-            self._evaluate(list(ids[len(self._cached) : start]), lambda: False)
-        start = max(start, len(self._cached))
+            self._evaluate(list(ids[len(self._cached) : start]))
+            if len(self._cached) < start:
+                return []  # stopped half-way
+        start = len(self._cached)
         batch = list(ids[start:-1])
         if not batch:
             return []
@@ -139,10 +143,10 @@ class ModelDrafter(Drafter):
             del self._cached[self._context.rewind(keep) :]
         self._known = min(self._known, len(self._cached))
 
-    def _evaluate(self, tokens: list[int], cancelled: Callable[[], bool]) -> None:
+    def _evaluate(self, tokens: list[int]) -> None:
         before = self._context.length
         try:
-            for _ in self._context.extend(tokens, cancelled, self._anchors):
+            for _ in self._context.extend(tokens, self._cancelled, self._anchors):
                 pass
         finally:
             done = self._context.length - before

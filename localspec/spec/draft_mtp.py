@@ -37,11 +37,12 @@ class MtpDrafter(Drafter):
     """
 
     name = "mtp"
+    # What was reported for blocks that were trained for one step: those that survive it are in easy text.
+    expected = (0.75, 0.72, 0.70)
 
     def __init__(self, block: NextTokenBlock, *, n_vocab: int, kept_bytes: int = _KEPT_BYTES) -> None:
         self._block = block
         self._n_vocab = min(n_vocab, block.n_vocab)
-        self.max_draft = block.n_ctx
         self._seen: list[int] = []  # ids that the target evaluated, or that were fed
         self._fed = 0  # pairs in the block's cache that are the target's own
         # Hidden states that go in beside the tokens at `_base`, `_base + 1`, ...: those of the positions before them.

@@ -50,7 +50,6 @@ class OverlapDrafter(Drafter):
                 f"{inner.name} cannot draft ahead.", why="A recurrent state cannot be taken back."
             )
         self.name = inner.name
-        self.max_draft = inner.max_draft
         self.least = least
         self.waited = min(max(least / _TYPICAL, _LEAST_WAITED), 1.0)
         self._inner = inner
@@ -201,11 +200,11 @@ class OverlapDrafter(Drafter):
                 fault = error
             with self._changed:
                 self._busy = False
-                if fault is not None:
-                    self._fault, self._running = fault, False
-                else:
+                if made.tokens:
                     self._line.append(made.tokens[0])
                     self._drafted.append(made)
+                else:  # it failed, or the answer was stopped
+                    self._fault, self._running = fault, False
                 self._changed.notify_all()
 
     def _has_work(self) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.llama.backend import LlamaDraftModel
+from localspec.spec.acceptance import EXPECTED
 from localspec.spec.events import Sampling
 from localspec.spec.length import Label, LengthPolicy
 from localspec.spec.sampling import Choice, Row, Sampler
@@ -47,14 +48,14 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
 
     name: str = ""
     """Shown on screen."""
-    max_draft: int = 64
-    """The longest proposal it can make."""
     free: bool = False
     """It can make proposals that cost nothing, so it is asked even where drafting does not pay."""
     overlaps: bool = False
     """It drafts on while the target verifies."""
     waited: float = 1.0
     """Share of its time that the rounds are likely to wait for; the rest is hidden behind the target."""
+    expected: Sequence[float] = EXPECTED
+    """Its chances of acceptance by depth, until they are seen; see `Acceptance`."""
     n_draft_alone: int = 8
     """Draft length inside a stock `Llama`, which does not name one."""
 
@@ -93,7 +94,7 @@ class Drafter(LlamaDraftModel):  # type: ignore[misc]  # llama_cpp has no types
 
         Args:
             ids: The target's ids; the last one is not in the target's cache yet.
-            cancelled: Ends the work early; the rest is done by the next `draft`.
+            cancelled: Ends the work early; the rest is done by the next `draft`, which may ask it too.
         """
 
     @abstractmethod
@@ -178,7 +179,8 @@ def draft_by_steps(
     while True:
         choice = sampler.propose(row(), len(ids) + len(choices), history)
         choices.append(choice)
-        if len(choices) == k or not go_on(choice.probability, choice.margin):
+        wanted = go_on(choice.probability, choice.margin)  # the last one is judged by its own chance too
+        if len(choices) == k or not wanted:
             break
         history.append(choice.token)
         step(choice.token)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from localspec.errors import DecodeError, DrafterError, UsageError
 from localspec.llama.context import Context
 from localspec.llama.tokens import Vocab
+from localspec.spec.acceptance import EXPECTED
 from localspec.spec.answer import Answer, Request
 from localspec.spec.curve import Costs
 from localspec.spec.drafter import Drafter
@@ -83,7 +84,10 @@ class Engine:
             raise UsageError(f"A draft length of {n_draft} cannot be.", why="It is a number of tokens.")
         limit = min(n_draft, self.n_draft_limit)
         self._last_length = limit
-        self.policy = FixedLength(limit) if costs is None or limit == 0 else PricedLength(costs, limit)
+        self.policy = FixedLength(limit)
+        if costs is not None and limit > 0:
+            expected = self.drafter.expected if self.drafter is not None else EXPECTED
+            self.policy = PricedLength(costs, limit, expected=expected)
         if self.drafter is not None:
             self.drafter.bind(self.policy)
 

@@ -80,6 +80,18 @@ class PromptProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """The first token of a draft that the target did not choose; what was drafted behind it fell with it."""
+
+    drafted: str
+    """Its text; of a control token its name."""
+    chosen: str
+    """What the target chose there."""
+    probability: float | None = None
+    """What the drafter gave its token, in its own shaped distribution; None where it has no probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One draft and one verify, with the answer's counters so far."""
 
@@ -88,6 +100,8 @@ class Round:
     draft: DraftStatus
     context_used: int
     context_size: int
+    rejected: Rejected | None = None
+    """None where all of the draft was accepted, nothing was drafted, or the answer ended inside the draft."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from localspec.spec.acceptance import Acceptance
+from localspec.spec.acceptance import EXPECTED, Acceptance
 from localspec.spec.curve import Costs
 
 MAX_PRICED = 16
@@ -169,13 +169,20 @@ class PricedLength(LengthPolicy):
         costs: Of this pair on this machine; refined from the rounds' times.
         longest: The greatest length. Drafts that take time stop at `MAX_PRICED`, free proposals do not.
         loss_start: Target steps that learning may cost; 0 once a profile of the pair exists.
+        expected: Chances of acceptance by depth to begin with, see `Acceptance`.
     """
 
-    def __init__(self, costs: Costs, longest: int = MAX_PRICED, loss_start: float = LOSS_START) -> None:
+    def __init__(
+        self,
+        costs: Costs,
+        longest: int = MAX_PRICED,
+        loss_start: float = LOSS_START,
+        expected: Sequence[float] = EXPECTED,
+    ) -> None:
         self.costs = costs
         self._widest = longest
         self._longest = min(longest, MAX_PRICED)
-        self.acceptance = Acceptance(self._longest)
+        self.acceptance = Acceptance(self._longest, expected)
         self._loss_start = loss_start
         self._peek = _PEEK
         self._tokens, self._time = 12.0, 10.0
@@ -228,7 +235,8 @@ class PricedLength(LengthPolicy):
         self._blocked = self._debt + costs.w(2) - 1.0 > allowed
         if self._debt + costs.c + costs.w(2) - 1.0 > allowed:
             self._off = "drafting lost time on this text"
-        elif costs.c > 0.0 and self._ahead() + self._peek <= 0.0:  # asking a free drafter costs nothing
+        # Asking a free drafter costs nothing.
+        elif costs.c > 0.0 and not any(gain + self._peek > 0.0 for gain in self._gains()):
             self._off = "drafting would not pay on this text"
         else:
             self._off = ""
@@ -243,7 +251,7 @@ class PricedLength(LengthPolicy):
         """See `LengthPolicy.go_on`."""
         before = self._survival[-1] if self._survival else 1.0
         self._survival.append(before * self.acceptance.chance(len(self._survival), probability, margin))
-        return len(self._survival) < self._longest and self._ahead() > 0.0
+        return len(self._survival) < self._longest and any(gain > 0.0 for gain in self._gains())
 
     def keep(self, proposed: int, chances: Sequence[float] = ()) -> int:
         """See `LengthPolicy.keep`."""
@@ -346,11 +354,13 @@ class PricedLength(LengthPolicy):
         by_depth = [float(d) for d in learned["by_depth"]][: self._longest]
         acceptance.by_depth[: len(by_depth)] = by_depth
         tokens, time = (float(x) for x in learned["rate"])
-        if len(acceptance.weights) != 3 or time <= 0:
+        peek, debt = float(learned["peek"]), float(learned["debt"])
+        numbers = (*acceptance.weights, acceptance.bias, acceptance.mean, *by_depth, tokens, time, peek, debt)
+        if len(acceptance.weights) != 3 or time <= 0 or not all(map(math.isfinite, numbers)):
             raise ValueError("not a state of the price rule")
         self.acceptance = acceptance
         self._tokens, self._time = tokens, time
-        self._peek, self._debt = float(learned["peek"]), float(learned["debt"])
+        self._peek, self._debt = peek, debt
         self._loss_start = 0.0
 
     def gain(self, chances: Sequence[float]) -> float:
@@ -363,7 +373,7 @@ class PricedLength(LengthPolicy):
 
     def gain_of_drafting(self) -> float:
         """The same for a draft that is not made yet, its steps included."""
-        return self._ahead()
+        return max(self._gains(), default=-math.inf)
 
     def _learn(self, depth: int, outcome: Outcome, accepted: bool) -> None:
         known = depth < len(outcome.probabilities)
@@ -374,15 +384,13 @@ class PricedLength(LengthPolicy):
             accepted,
         )
 
-    def _ahead(self) -> float:
-        """What the best longer draft gains over stopping here."""
+    def _gains(self) -> Iterator[float]:
+        """What each longer draft gains over stopping here, the shortest first."""
         drafted = len(self._survival)
         survival = self._survival[-1] if self._survival else 1.0
-        costs, rate = self.costs, self.rate
-        here = costs.w(drafted + 1)
-        best, gained = -math.inf, 0.0
+        costs, rate, c = self.costs, self.rate, self.costs.c
+        here, gained = costs.w(drafted + 1), 0.0
         for j in range(drafted + 1, self._longest + 1):
             survival *= self.acceptance.ahead(j - 1)
             gained += survival
-            best = max(best, gained - rate * (costs.c * (j - drafted) + costs.w(j + 1) - here))
-        return best
+            yield gained - rate * (c * (j - drafted) + costs.w(j + 1) - here)

@@ -7,10 +7,15 @@ and a drafter that uses the same noise agrees far more often than by chance (Dal
 Communication and Drafter-Invariant Speculative Decoding", 2024).
 
 Shaping, in this order: penalties, temperature, top-k, top-p, min-p. Temperature 0 is argmax, the lowest id on ties.
+
+A large vocabulary makes a row of 1 MB. It is read once; what follows are arrays of a few dozen numbers, where the time
+goes into calling numpy at all (evaluating a model empties the caches of its code). So few calls, and methods instead of
+functions that look for them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -64,15 +69,16 @@ def uniform(seed: int, position: int, ids: Ids) -> Floats:
         float64, shape (n,): multiples of 2**-53, offset by half of it, so that neither 0 nor 1 occurs.
     """
     key = mix(_seed_key(seed) + _STEP * (position + 1))
-    bits = ids.astype(np.uint64) + np.uint64(1)
-    bits *= _U_STEP
-    bits += np.uint64(key)
+    bits = ids.view(np.uint64) * _U_STEP
+    bits += np.uint64((key + _STEP) & _MASK)
     bits ^= bits >> _S30
     bits *= _U_MUL1
     bits ^= bits >> _S27
     bits *= _U_MUL2
     bits ^= bits >> _S31
-    scaled: Floats = ((bits >> _S11).astype(np.float64) + 0.5) * 2.0**-53
+    bits >>= _S11
+    scaled: Floats = bits + 0.5
+    scaled *= 2.0**-53
     return scaled
 
 
@@ -95,16 +101,16 @@ def largest(row: Row, k: int) -> Ids:
     n = row.shape[0]
     columns = n // _FOLD
     if k * 4 >= columns:
-        candidates = np.arange(n) if k >= n else np.argpartition(row, n - k)[n - k :]
+        candidates = np.arange(n) if k >= n else row.argpartition(n - k)[n - k :]
         values = row[candidates]
     else:
-        maxima = row[: columns * _FOLD].reshape(_FOLD, columns).max(axis=0)
-        chosen = np.argpartition(maxima, columns - k)[columns - k :]
+        maxima = np.maximum.reduce(row[: columns * _FOLD].reshape(_FOLD, columns))
+        chosen = maxima.argpartition(columns - k)[columns - k :]
         candidates = (_starts(columns) + chosen).ravel()
         if columns * _FOLD < n:
             candidates = np.concatenate([candidates, np.arange(columns * _FOLD, n)])
         values = row[candidates]
-        kept = np.argpartition(values, len(values) - k)[len(values) - k :]
+        kept = values.argpartition(len(values) - k)[len(values) - k :]
         candidates, values = candidates[kept], values[kept]
     ids: Ids = candidates[np.lexsort((candidates, -values))]
     return ids
@@ -180,22 +186,18 @@ class Sampler:
         """
         saved = self._penalise(row, history)
         try:
-            greedy = self.sampling.temperature <= 0
-            if greedy:
-                ids = largest(row, min(_GREEDY_CANDIDATES, len(row)))
-                scores = row[ids].astype(np.float64)
-            else:
-                ids, scores = self._shape(row)
+            if self.sampling.temperature <= 0:
+                return _propose_greedily(row)
+            ids, scores = self._shape(row)
             if len(ids) == 1:
-                return Choice(int(ids[0]), 1.0, float("inf"))
+                return Choice(int(ids[0]), 1.0, math.inf)
             weights = np.exp(scores - scores[0])
-            if not greedy:
-                scores = scores + gumbel(self.sampling.seed, position, ids)
+            scores += gumbel(self.sampling.seed, position, ids)
             best = int(scores.argmax())
             top = float(scores[best])
-            _check(top)  # a chance that is no number would spoil what the price rule learned
             scores[best] = -np.inf
-            return Choice(int(ids[best]), float(weights[best] / weights.sum()), top - float(scores.max()))
+            margin = top - float(scores[scores.argmax()])
+            return Choice(int(ids[best]), float(weights[best] / np.add.reduce(weights)), margin)
         finally:
             _restore(row, saved)
 
@@ -219,7 +221,7 @@ class Sampler:
         if k < n:
             ids = largest(row, k)
             scores = row[ids].astype(np.float64)
-            _check(scores[0])
+            _check(scores[0], scores[-1])
             scores /= settings.temperature
             total = 0.0
         else:
@@ -228,11 +230,11 @@ class Sampler:
             weights = np.exp(scores - scores[0])
             keep = len(ids)
             if settings.top_p < 1.0:
-                before = np.cumsum(weights)
+                before = weights.cumsum()
                 total = total or before[-1]
                 before -= weights
                 # The smallest set of the likeliest tokens that holds top_p; the first one always stays.
-                keep = max(int(np.searchsorted(before, settings.top_p * total, side="left")), 1)
+                keep = max(int(before.searchsorted(settings.top_p * total)), 1)
             if settings.min_p > 0.0:
                 keep = min(keep, max(int(np.count_nonzero(weights >= settings.min_p)), 1))
             ids, scores = ids[:keep], scores[:keep]
@@ -284,13 +286,23 @@ def _restore(row: Row, saved: tuple[Ids, Row] | None) -> None:
         row[saved[0]] = saved[1]
 
 
-def _check(value: float) -> None:
-    if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124  # NaN is not itself
+def _check(largest: float, smallest: float = 0.0) -> None:
+    """Of the entries of a row that were sorted; what is no number stands last."""
+    if not math.isfinite(largest) or math.isnan(smallest):
         raise DecodeError(
             "The model's output is not a number.",
             why="The file is damaged, or this device computes it wrongly.",
             hint="localspec run --gpu-layers 0",
         )
+
+
+def _propose_greedily(row: Row) -> Choice:
+    ids = largest(row, min(_GREEDY_CANDIDATES, len(row)))
+    logits = row[ids].tolist()
+    top = logits[0]
+    _check(top, logits[-1])
+    margin = top - logits[1] if len(logits) > 1 else math.inf
+    return Choice(int(ids[0]), 1.0 / sum(math.exp(logit - top) for logit in logits), margin)
 
 
 def _checked_argmax(row: Row) -> int:

@@ -72,6 +72,26 @@ def test_counters_of_a_pair_that_parts_at_every_fourth_token(bench: Bench) -> No
     assert stats.decode_tok_s == pytest.approx(40 / stats.decode_s)
 
 
+def test_a_rejected_draft_is_told_with_what_was_chosen(bench: Bench) -> None:
+    table = loop(FIRST_NAMED, 12)
+    wrong = {FIRST_NAMED + i: FIRST_NAMED + 20 for i in (3, 7, 11)}
+    target = script(bench, "parting", table)
+    draft = script(bench, "parting-draft", {**table, **wrong, FIRST_NAMED + 20: FIRST_NAMED + 20})
+    engine = bench.engine(target, draft, 8)
+    said = [e for e in run(engine, [1, FIRST_NAMED + 3], max_tokens=41) if isinstance(e, Round)]
+    assert said[0].rejected is None  # nothing is drafted with the prompt
+
+    def text(place: int) -> str:
+        return engine.vocab.piece(FIRST_NAMED + place).decode()
+
+    told = [(one.rejected.drafted, one.rejected.chosen) for one in said if one.rejected is not None]
+    assert told == [(text(20), text(i % 12)) for i in range(8, 41, 4)]
+    assert all(0.9 < one.rejected.probability <= 1 for one in said if one.rejected is not None)
+    right = bench.engine(target, target, 4)
+    rounds = [e for e in run(right, [1, FIRST_NAMED + 3], max_tokens=41) if isinstance(e, Round)]
+    assert all(one.rejected is None for one in rounds)
+
+
 def test_a_right_draft_is_counted_in_tokens_not_in_rounds(bench: Bench) -> None:
     target = script(bench, "cycle", loop(FIRST_NAMED, 12))
     events = run(bench.engine(target, target, 8), [1, FIRST_NAMED], max_tokens=200)

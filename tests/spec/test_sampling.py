@@ -252,3 +252,23 @@ def test_broken_logits_are_an_error(bad: float, temperature: float, top_k: int) 
     row = np.full(1000, bad, dtype=np.float32)
     with pytest.raises(DecodeError, match="not a number"):
         Sampler(Sampling(temperature=temperature, top_k=top_k)).choose(row, 0, ())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("n", [200, 20_000])
+def test_one_entry_that_is_no_number_is_an_error(temperature: float, n: int) -> None:
+    row = np.random.default_rng(0).normal(size=n).astype(np.float32)
+    row[77] = np.nan
+    sampler = Sampler(Sampling(temperature=temperature, top_k=40))
+    for ask in (sampler.choose, sampler.propose):
+        with pytest.raises(DecodeError, match="not a number"):
+            ask(row, 0, ())
+
+
+def test_entries_that_can_never_be_chosen_are_no_error() -> None:
+    row = np.full(300, -np.inf, dtype=np.float32)
+    row[[5, 9]] = 1.0
+    for temperature in (0.0, 0.7):
+        sampler = Sampler(Sampling(temperature=temperature, top_k=40))
+        assert {sampler.choose(row, position, ()) for position in range(40)} <= {5, 9}
+        assert {sampler.propose(row, position, ()).token for position in range(40)} <= {5, 9}
