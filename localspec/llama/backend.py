@@ -20,6 +20,7 @@ __all__ = [
     "LlamaDraftModel",
     "NativeDevice",
     "devices",
+    "gpu_backends",
     "gpus",
     "handles",
     "start",
@@ -42,6 +43,7 @@ KV_TYPES: dict[str, int] = {
     "iq4_nl": llama_cpp.GGML_TYPE_IQ4_NL,
 }
 
+_NO_GPU = ("", "CPU", "BLAS", "RPC")
 _KINDS: dict[int, DeviceKind] = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}  # ggml_backend_dev_type
 
 
@@ -87,9 +89,22 @@ def versions() -> dict[str, str]:
 
 
 def supports_gpu_offload() -> bool:
-    """Whether this build of llama.cpp can put layers on a GPU."""
+    """Whether layers can be put on a GPU: this build of llama.cpp is made for one and found one."""
     start()
     return bool(llama_cpp.llama_supports_gpu_offload())
+
+
+def gpu_backends() -> tuple[str, ...]:
+    """What this build is made to compute with beside the CPU (`CUDA`), whether it finds such a device or not."""
+    start()
+    pointer = ctypes.c_void_p
+    count = _ggml_function("ggml_backend_reg_count", ctypes.c_size_t)
+    get = _ggml_function("ggml_backend_reg_get", pointer, ctypes.c_size_t)
+    name = _ggml_function("ggml_backend_reg_name", ctypes.c_char_p, pointer)
+    if None in (count, get, name):
+        return ()
+    names = ((name(get(index)) or b"").decode("utf-8", "replace") for index in range(count()))
+    return tuple(each for each in names if each not in _NO_GPU)
 
 
 def devices() -> tuple[NativeDevice, ...]:

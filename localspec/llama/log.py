@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 
 import llama_cpp
 
+# Where prompts are computed in another number of parts than single tokens: "5 / 3".
+_SPLITS = re.compile(r"\bsplits = (?:\d+ / )?(\d+)")
 _LEVEL_INFO, _LEVEL_WARN, _LEVEL_ERROR, _LEVEL_CONT = 2, 3, 4, 5  # ggml_log_level
 
 
@@ -50,6 +53,17 @@ class NativeLog:
         """Start a step whose errors should be told from earlier ones."""
         with self._lock:
             self._errors.clear()
+
+    @property
+    def splits(self) -> int:
+        """Parts in which the context that was made last computes a token, one after the other; 0 = not told.
+
+        One for the CPU, which looks up the token, and one for each GPU; more where the work goes back and forth.
+        """
+        for line in reversed(self.lines):
+            if found := _SPLITS.search(line):
+                return int(found[1])
+        return 0
 
     @property
     def last_error(self) -> str:

@@ -82,12 +82,7 @@ class Model:
         if not self._handle:
             if stopped:
                 raise LoadError(f"Loading {path.name} was stopped.")
-            versions = backend.versions()
-            raise LoadError(
-                f"llama.cpp could not load {path.name}.",
-                why=_reason(log, f"This is llama-cpp-python {versions['llama-cpp-python']}"),
-                hint="pip install -U llama-cpp-python",
-            )
+            raise _load_error(path, gpu_layers, log)
         self.vocab = Vocab(llama_cpp.llama_model_get_vocab(self._handle))
         self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(self._handle))
         self.is_hybrid = bool(llama_cpp.llama_model_is_hybrid(self._handle))
@@ -135,6 +130,16 @@ class Model:
             self._handle = None
 
 
-def _reason(log: NativeLog | None, otherwise: str) -> str:
+def _load_error(path: Path, gpu_layers: int, log: NativeLog | None) -> LoadError:
     line = log.last_error if log is not None else ""
-    return f"llama.cpp said: {line}." if line else f"{otherwise}."
+    version = backend.versions()["llama-cpp-python"]
+    hint = "pip install -U llama-cpp-python"
+    if "split buffers" in line:  # rows are shared by few backends; CUDA's does not any more
+        hint = "localspec run --split-mode layer"
+    elif "out of memory" in line or "unable to allocate" in line or "failed to allocate" in line:
+        hint = f"localspec run --gpu-layers {gpu_layers * 3 // 4}" if gpu_layers > 1 else "localspec models"
+    return LoadError(
+        f"llama.cpp could not load {path.name}.",
+        why=f"llama.cpp said: {line}." if line else f"This is llama-cpp-python {version}.",
+        hint=hint,
+    )

@@ -106,11 +106,15 @@ class NextTokenBlock:
         self.n_vocab = self._context.n_vocab
         self.max_outputs = self._context.max_outputs
         self._count = 0  # tokens in the last batch
-        # Not masked: a row for each token of a batch, not only for those with logits.
-        self._ext.llama_set_embeddings_nextn(self._context.handle, True, False)
-        self._ext.llama_set_embeddings_nextn(target.handle, True, False)
-        self.decode([max(model.vocab.bos, 0)], np.zeros((1, self.n_embd), np.float32), "last")  # warm-up
-        self.clear()
+        try:
+            # Not masked: a row for each token of a batch, not only for those with logits.
+            self._ext.llama_set_embeddings_nextn(self._context.handle, True, False)
+            self._ext.llama_set_embeddings_nextn(target.handle, True, False)
+            self.decode([max(model.vocab.bos, 0)], np.zeros((1, self.n_embd), np.float32), "last")  # warm-up
+            self.clear()
+        except BaseException:
+            self.close()  # nobody else has it yet
+            raise
 
     @property
     def length(self) -> int:

@@ -1,14 +1,16 @@
 """The Jinja environment of chat templates: what they are used to find, and limits for those that mean harm.
 
 A chat template is a program out of a downloaded file. It runs without access to Python's objects, and it has to
-come to an end: loops, macros, calls and the text it builds are counted against a budget.
+come to an end: loops, macros, calls, filters and the text it builds are counted against a budget.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, cast
 
@@ -26,6 +28,13 @@ _STEPS_PER_CALL = 32
 _LONGEST = 16_000_000
 _CHARS_PER_STEP = 256
 _LONGEST_ARGUMENT = 100_000
+_SECONDS = 10.0  # of CPU, for what looks cheap and is not: comparing and slicing long texts
+_STEPS_PER_LOOK = 16
+_WIDTHS = {"%": re.compile(r"%[^a-zA-Z%]*(\*|\d{6})"), "format": re.compile(r"\{[^{}]*:[^{}]*\d{6}")}
+_WIDTHS["format_map"] = _WIDTHS["format"]
+_SIZED = ("center", "indent", "tojson", "truncate")  # a number given to them makes a text so long
+# They make much out of little, or take long for it, and no chat template needs them.
+_LEFT_OUT = ("batch", "pprint", "slice", "striptags", "urlize", "wordwrap", "xmlattr")
 
 
 class RefusalError(TemplateError):
@@ -105,11 +114,19 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True, lstrip_blocks=True, extensions=[_Tags, loopcontrols], optimized=False
         )
         self.filters["tojson"] = _to_json
+        self.filters = {
+            name: self._metered(name, function)
+            for name, function in self.filters.items()
+            if name not in _LEFT_OUT
+        }
+        del self.globals["lipsum"]
         self.globals["range"] = self._range
         self.globals["raise_exception"] = _raise
         self.globals["strftime_now"] = self._strftime
         self._now = datetime.now()
         self._steps = self._left = _STEPS
+        self._takes = 0
+        self._until = time.thread_time() + _SECONDS
 
     def load(self, source: str) -> tuple[Template, frozenset[str], str]:
         """Compile a template.
@@ -148,6 +165,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         """
         self._now = now
         self._steps = self._left = _STEPS + 10 * scale * scale
+        self._until = time.thread_time() + _SECONDS
         parts = []
         for part in template.generate(variables):
             self.take(len(part) // _CHARS_PER_STEP)
@@ -157,8 +175,10 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Every call of a template passes here."""
         __self.take(1)
-        if any(isinstance(value, int) and value > _LONGEST_ARGUMENT for value in (*args, *kwargs.values())):
-            raise LimitError(f"a call with a number above {_LONGEST_ARGUMENT}")
+        owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)  # Jinja wraps `format`
+        if isinstance(owner, str):
+            _check_numbers((*args, *kwargs.values()))
+            _check_growth(__obj.__name__, owner, args)
         result = super().call(__context, __obj, *args, **kwargs)
         return __self._weigh(result) if isinstance(result, str) else result
 
@@ -168,10 +188,10 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
             for many, times in ((left, right), (right, left)):
                 if isinstance(times, int) and hasattr(many, "__len__") and len(many) * times > _LONGEST:
                     raise LimitError(f"a text of more than {_LONGEST} characters")
-        elif (operator == "**" and abs(right) > 64) or (
-            operator == "%" and isinstance(left, str) and re.search(r"\*|\d{6}", left)
-        ):
-            raise LimitError("a number or a text of enormous size")
+        elif operator == "**" and abs(right) > 64:
+            raise LimitError("a number of enormous size")
+        elif operator == "%" and isinstance(left, str):
+            _check_growth("%", left, ())
         return self._weigh(super().call_binop(context, operator, left, right))
 
     def _weigh(self, value: Any) -> Any:
@@ -192,6 +212,26 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         self._left -= steps
         if self._left < 0:
             raise LimitError(f"no end after {self._steps} steps")
+        self._takes += 1
+        if self._takes % _STEPS_PER_LOOK == 0 and time.thread_time() > self._until:
+            raise LimitError(f"no end after {_SECONDS:.0f} seconds")
+
+    def _metered(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter whose work is counted by the size of what goes in and what comes out."""
+        value = 1 if hasattr(function, "jinja_pass_arg") else 0  # before it comes the environment or the like
+
+        @functools.wraps(function)
+        def metered(*args: Any, **kwargs: Any) -> Any:
+            if isinstance(args[value], Iterator):  # of which a filter may take any number
+                args = (*args[:value], self._weigh(list(args[value])), *args[value + 1 :])
+            self._weigh(args[value])
+            given = (*args[value + 1 :], *kwargs.values())
+            if name in _SIZED:
+                _check_numbers(given)
+            _check_growth("%" if name == "format" else name, args[value], given)
+            return self._weigh(function(*args, **kwargs))
+
+        return metered
 
     def _strftime(self, form: str) -> str:
         return self._now.strftime(form)
@@ -200,6 +240,36 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         numbers = range(*bounds)
         self.take(len(numbers))
         return numbers
+
+
+def _check_numbers(values: Iterable[Any]) -> None:
+    inside = [each for value in values for each in (value.values() if isinstance(value, dict) else (value,))]
+    if any(isinstance(value, int) and value > _LONGEST_ARGUMENT for value in inside):
+        raise LimitError(f"a call with a number above {_LONGEST_ARGUMENT}")
+
+
+def _check_growth(name: str, value: Any, given: tuple[Any, ...]) -> None:
+    """Refuse what would become too long before it takes the memory.
+
+    Args:
+        name: Of a filter, or of a method of a string; `%` = the operator.
+        value: What it works on.
+        given: What else it is given.
+    """
+    texts = [each for each in given if isinstance(each, str)]
+    size = 0
+    if name in _WIDTHS and isinstance(value, str) and _WIDTHS[name].search(value):
+        size = _LONGEST + 1  # a width that somebody chose to be enormous
+    elif name == "replace" and isinstance(value, str) and len(texts) > 1:
+        size = len(value) + value.count(texts[0]) * len(texts[1])
+    elif name == "join" and isinstance(value, str):  # the method: between the texts of a list
+        items = given[0] if given and hasattr(given[0], "__len__") else ()
+        size = sum(len(each) + len(value) for each in items if isinstance(each, str))
+    elif name == "join" and hasattr(value, "__len__"):
+        between = len(texts[0]) if texts else 0
+        size = sum((len(each) if hasattr(each, "__len__") else 1) + between for each in value)
+    if size > _LONGEST:
+        raise LimitError(f"a text of more than {_LONGEST} characters")
 
 
 def _raise(message: object = "") -> None:

@@ -155,6 +155,7 @@ class ChatTemplate:
         think: bool | None = None,
         add_generation_prompt: bool = True,
         find_questions: bool = False,
+        now: datetime | None = None,
     ) -> Rendered:
         """The text of a conversation.
 
@@ -166,6 +167,7 @@ class ChatTemplate:
             think: Switches thinking on or off where the template knows how; None leaves it to the template.
             add_generation_prompt: End with the opening of the next answer.
             find_questions: Fill in `Rendered.questions`.
+            now: What `strftime_now` tells; None = the time of this call.
 
         Raises:
             TemplateError: It fails, with the template's own message as the reason.
@@ -174,7 +176,7 @@ class ChatTemplate:
         variables: dict[str, Any] = {"add_generation_prompt": add_generation_prompt}
         if think is not None:
             variables |= dict.fromkeys(self._switches, think)
-        now = datetime.now()
+        now = now or datetime.now()
         own = _with_own_ids(messages)
         asked = [index for index, m in enumerate(given) if find_questions and m["role"] == "user"]
         tried: list[Dicts] = []

@@ -56,9 +56,11 @@ class Vocab:
             size = -count
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token adds to the text; empty for control tokens."""
+        """The bytes that a token adds to the text; empty for control tokens, and for what is no token."""
         known = self._pieces.get(token)
         if known is None:
+            if not 0 <= token < self.n_tokens:  # llama.cpp would end the process
+                return b""
             known = self._pieces[token] = self._render(token, special=False)
         return known
 

@@ -28,7 +28,10 @@ _STRIDE = 7919  # a prime: filler ids are spread over the vocabulary
 
 
 def measure_costs(
-    engine: Engine, command: MeasureCosts, cancelled: Callable[[], bool] = lambda: False
+    engine: Engine,
+    command: MeasureCosts,
+    cancelled: Callable[[], bool] = lambda: False,
+    progress: Callable[[float], None] = lambda _share: None,
 ) -> Costs:
     """Time a plain step, verify batches and a draft step of what is loaded.
 
@@ -40,15 +43,16 @@ def measure_costs(
         engine: Target and drafter.
         command: Sizes, depth and time.
         cancelled: Asked between two evaluations; what was measured by then is the answer.
+        progress: Told the share of the batches, by their tokens, that is done.
 
     Raises:
-        ContextFullError: The cache has no room for one more token.
+        ContextFullError: The cache has no room to measure in.
         DecodeError: llama.cpp failed.
         LocalspecError: It was stopped before anything was measured.
     """
     context = engine.context
     ids = list(engine.ids)
-    filled = command.depth or (0 if ids else _SHALLOW)
+    filled = command.depth or (0 if ids else min(_SHALLOW, context.n_ctx // 2))
     if filled:
         engine.clear()
         ids = _filler(filled, ids, context.n_vocab)
@@ -57,13 +61,11 @@ def measure_costs(
     depth = context.length
     limit = min(engine.n_draft_limit + 1, context.room)
     if limit < 1:
-        raise ContextFullError(
-            "There is no room in the context to measure with.", hint="localspec run --ctx 8192"
-        )
+        raise _no_room()
     sizes = sorted({1, *(size for size in command.sizes if 0 < size <= limit)})
     try:
         share = 1 - _DRAFT_SHARE if engine.drafter is not None else 1
-        effort = _Effort(command.seconds * share, command.passes, cancelled)
+        effort = _Effort(command.seconds * share, command.passes, cancelled, progress)
         times = _batch_times(context, sizes, _filler(sizes[-1], ids, context.n_vocab), effort)
         _restore(context, depth, ids)
         step = _draft_step(engine, ids, _Effort(command.seconds * _DRAFT_SHARE, command.passes, cancelled))
@@ -73,7 +75,7 @@ def measure_costs(
         else:
             _restore(context, depth, ids)
     if 1 not in times:
-        raise LocalspecError("Measuring was stopped.")
+        raise LocalspecError("Measuring was stopped.") if cancelled() else _no_room()
     return Costs(depth, times[1], times, step)
 
 
@@ -101,11 +103,24 @@ def round_time(
     return times if k + 1 in times else {}
 
 
+def _no_room() -> ContextFullError:
+    return ContextFullError(
+        "There is no room in the context to measure with.", hint="localspec run --ctx 8192"
+    )
+
+
 class _Effort:
     """How often something is timed: once to warm up, `least` times, and on until the time is over."""
 
-    def __init__(self, seconds: float, least: int, cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        least: int,
+        cancelled: Callable[[], bool],
+        progress: Callable[[float], None] = lambda _share: None,
+    ) -> None:
         self.cancelled = cancelled
+        self.progress = progress
         self._seconds = seconds
         self._least = least
 
@@ -116,6 +131,10 @@ class _Effort:
             if number > self._least and time.perf_counter() - began > self._seconds:
                 return
             yield number
+
+    def share(self, number: int, part: float) -> float:
+        """How much is done at least, with `part` of pass `number`."""
+        return min((number + part) / (1 + self._least), 1.0)
 
 
 def _filler(count: int, ids: Sequence[int], n_vocab: int) -> list[int]:
@@ -130,12 +149,15 @@ def _batch_times(
     """The median time of a batch of each size, as far as it was measured."""
     found: dict[int, list[float]] = {size: [] for size in sizes}
     for number in effort.passes():
+        done = 0
         for size in sizes:
             if effort.cancelled() or context.room < size:
                 return _medians(found)
             took = _one_batch(context, tokens[-size:])
             if number:
                 found[size].append(took)
+            done += size
+            effort.progress(effort.share(number, done / sum(sizes)))
     return _medians(found)
 
 

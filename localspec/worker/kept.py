@@ -29,16 +29,29 @@ class Kept:
     def read(self) -> dict[str, Any]:
         """What was written last; empty where there is nothing that can be read."""
         try:
-            known = json.loads(self._file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            known = json.loads(self._file.read_text(encoding="utf-8"), parse_constant=_no_number)
+        except (OSError, ValueError, RecursionError):
             return {}
         return known if isinstance(known, dict) else {}
 
     def write(self, found: Mapping[str, Any]) -> None:
-        """Keep it. Without a disk to write to it is measured again the next time."""
-        with contextlib.suppress(OSError):
+        """Keep it. Without a disk to write to it is measured again the next time.
+
+        What holds no number where one should be (a device that computed nonsense) is not kept either: the next load
+        would begin with it.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            text = json.dumps(found, allow_nan=False)
             self._file.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._file.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(found, file)
-            Path(name).replace(self._file)  # whole or not at all, with two programs at once too
+            partial = Path(name)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text)
+                partial.replace(self._file)  # whole or not at all, with two programs at once too
+            finally:
+                partial.unlink(missing_ok=True)
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")

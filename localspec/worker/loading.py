@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import __version__
-from localspec.errors import DrafterError, LocalspecError
+from localspec.errors import AbortedError, DrafterError, LoadError, LocalspecError
 from localspec.llama import backend
 from localspec.llama.context import Context
 from localspec.llama.log import NativeLog
@@ -21,9 +21,9 @@ from localspec.spec.engine import Engine
 from localspec.worker.costs import round_time
 from localspec.worker.kept import Kept
 from localspec.worker.machine import default_threads, memory_use
-from localspec.worker.opening import Opened
+from localspec.worker.opening import Opened, refuse_unfit_cache
 from localspec.worker.overlap import OverlapChoice, share_cores, split_threads
-from localspec.worker.placement import Placement, place, unused
+from localspec.worker.placement import Placement, computed_elsewhere, idle_gpu, place, unused
 from localspec.worker.prices import Prices
 from localspec.worker.prompt import read_template
 from localspec.worker.protocol import DraftSpec, Event, Load, LoadProgress, Ready
@@ -99,7 +99,8 @@ class Loader:
         """Load target and draft.
 
         Raises:
-            LocalspecError: The target cannot be used. A draft that cannot be used is left out, and the status says why.
+            LocalspecError: The target cannot be used, or the load was stopped. A draft that cannot be used is left out,
+                and the status says why.
         """
         pair = self._decide()
         opened = Opened(
@@ -112,19 +113,25 @@ class Loader:
             cancelled=self._cancelled,
         )
         try:
-            return self._open(pair, opened)
-        except BaseException:
+            loaded = self._open(pair, opened)
+            if self._cancelled():
+                raise AbortedError("The load was stopped.")
+            return loaded
+        except BaseException as error:
             opened.close()
+            if isinstance(error, LocalspecError) and self._cancelled():
+                raise LoadError(f"Loading {pair.target.path.name} was stopped.") from error
             raise
 
     def _open(self, pair: _Pair, opened: Opened) -> Loaded:
         target, context = self._target(pair, opened)
         drafter, draft_model = self._try_drafter(pair, opened, target, context)
-        step_s = self._warm_up(opened, target, pair)
+        steps_s = self._warm_up(opened, target, pair)
         engine = Engine(
             context, target.vocab, drafter=drafter, n_draft=pair.longest, off_reason=pair.off_reason
         )
-        prices = self._price(engine, pair, opened, step_s)
+        prices = self._price(engine, pair, opened, steps_s)
+        self._send(LoadProgress("warmup", 1.0, pair.target.path.name))
         template, notes = read_template(self._command.template_file, pair.target, target.vocab)
         self._notes.extend(notes)
         ready = self._ready(pair, target, draft_model, engine, template)
@@ -135,6 +142,7 @@ class Loader:
         command = self._command
         header = read_header(Path(command.target))
         header.require_model("target")
+        refuse_unfit_cache(header, command.kv_type, command.flash_attn)
         draft, off_reason = self._draft_header(command.draft)
         n_ctx = min(command.n_ctx or header.n_ctx_train, header.n_ctx_train or command.n_ctx) or 4096
         if command.n_ctx > n_ctx:
@@ -173,6 +181,7 @@ class Loader:
             max_outputs=1 + max(MAX_DRAFT, pair.longest) if pair.drafts else 1,
             snapshots=pair.snapshots,
         )
+        self._notes += computed_elsewhere(memory.place("target"), self._log.splits, self._command.kv_type)
         return model, context
 
     def _try_drafter(
@@ -187,32 +196,42 @@ class Loader:
             if self._cancelled():
                 raise
             opened.drop_draft()
+            self._explain(error)
             pair.off_reason = _why_not(error)
             return None, None
 
-    def _warm_up(self, opened: Opened, target: Model, pair: _Pair) -> float:
-        """Seconds of a plain step."""
-        name = pair.target.path.name
-        self._send(LoadProgress("warmup", 0.0, name))
+    def _explain(self, error: LocalspecError) -> None:
+        """The line that tells that there is no draft has no room for what llama.cpp said."""
+        if error.why and not isinstance(error, DrafterError):
+            self._notes.append(f"There is no draft: {error}")
+
+    def _warm_up(self, opened: Opened, target: Model, pair: _Pair) -> list[float]:
+        """Seconds of a plain step, and of a step of the draft model where there is one."""
+        self._send(LoadProgress("warmup", 0.0, pair.target.path.name))
         token = max(target.vocab.bos, 0)
         alone = self._target_key(pair.target, pair.memory)  # the text must not depend on the draft
-        steps = [
-            warm_up(context, token, self._cancelled, Kept("chunks", (*alone, *also)))
-            for context, also in zip(
-                opened.contexts, ((), ("draft", pair.draft and _identity(pair.draft))), strict=False
-            )
+        seen = bool(self._placement.found)
+        parts: tuple[tuple[tuple[object, ...], bool], ...] = (
+            ((), seen),
+            (
+                ("draft", pair.draft and _identity(pair.draft)),
+                seen and not self._placement.draft_stays_on_cpu,
+            ),
+        )
+        # The target's context was made first.
+        return [
+            warm_up(context, token, self._cancelled, Kept("chunks", (*alone, *also)), gpu=gpu)
+            for context, (also, gpu) in zip(opened.contexts, parts, strict=False)
         ]
-        self._send(LoadProgress("warmup", 1.0, name))
-        return steps[0]  # the target's context was made first
 
-    def _price(self, engine: Engine, pair: _Pair, opened: Opened, step_s: float) -> Prices:
+    def _price(self, engine: Engine, pair: _Pair, opened: Opened, steps_s: Sequence[float]) -> Prices:
         """Let the engine know what its rounds take, and choose by it what is to be chosen by price."""
-        engine.plain.know({1: step_s})
+        engine.plain.know({1: steps_s[0]})
         key = self._price_key(pair.target, pair.draft, pair.memory)
         prices = self._overlap(engine, pair.memory, key, opened)
         if self._command.auto:
-            prices.choose_by_price(pair.longest)
-        elif times := round_time(engine, step_s, self._cancelled):
+            prices.choose_by_price(pair.longest, now=steps_s)
+        elif times := round_time(engine, steps_s[0], self._cancelled):
             engine.plain.know(times)
         return prices
 
@@ -267,8 +286,12 @@ class Loader:
         Returns:
             The prices of the order that was chosen: what is hidden behind the target costs less.
         """
-        plain = Prices(engine, key, self._cancelled)
-        overlapped = Prices(engine, (*key, "overlap"), self._cancelled)
+
+        def progress(share: float) -> None:
+            self._send(LoadProgress("warmup", share, Path(self._command.target).name))
+
+        plain = Prices(engine, key, self._cancelled, progress)
+        overlapped = Prices(engine, (*key, "overlap"), self._cancelled, progress)
         choice = OverlapChoice(
             engine,
             self._command.draft.overlap,
@@ -293,7 +316,9 @@ class Loader:
             header = read_header(Path(spec.path))
             if spec.kind == "model":
                 header.require_model("draft")
+            refuse_unfit_cache(header, self._command.draft_kv_type, self._command.flash_attn)
         except LocalspecError as error:
+            self._explain(error)
             return None, error.message.rstrip(".")
         return header, ""
 
@@ -308,8 +333,7 @@ class Loader:
         command = self._command
         if not backend.supports_gpu_offload():
             self._notes.extend(
-                f"{gpu.name} is not used: this llama-cpp-python is built for the CPU only. `localspec doctor` tells "
-                "how to build one that uses it."
+                f"{gpu.name} is not used: {idle_gpu(backend.gpu_backends(), self._log.lines)}"
                 for gpu in hardware.seen_gpus()[:1]
             )
         result = plan(
@@ -335,7 +359,7 @@ class Loader:
         """What the times of the target alone depend on."""
         command, item = self._command, memory_plan.items[0]
         how = (command.kv_type, command.flash_attn, command.split_mode, command.n_batch, command.at_once)
-        devices_used = [device.id for device in item.devices]
+        devices_used = [(device.id, device.name) for device in item.devices]
         return (backend.versions(), _identity(target), devices_used, item.gpu_layers, how, self._threads)
 
     def _price_key(self, target: Header, draft: Header | None, memory_plan: Plan) -> tuple[object, ...]:
@@ -343,7 +367,8 @@ class Loader:
         command = self._command
         models = [header for header in (target, draft) if header is not None]
         files = [_identity(header) for header in models]
-        devices_used = [[device.id for device in item.devices] for item in memory_plan.items]
+        # By name too: another card in the same slot has the same id.
+        devices_used = [[(device.id, device.name) for device in item.devices] for item in memory_plan.items]
         layers = (memory_plan.gpu_layers, memory_plan.draft_gpu_layers)
         how = (
             command.draft.kind,
@@ -358,7 +383,11 @@ class Loader:
 
 
 def _identity(header: Header) -> tuple[object, ...]:
-    return str(header.path), header.size_bytes, header.path.stat().st_mtime_ns
+    try:
+        changed = header.path.stat().st_mtime_ns
+    except OSError:  # somebody took it away; what is loaded works on
+        changed = 0
+    return str(header.path), header.size_bytes, changed
 
 
 def _why_not(error: LocalspecError) -> str:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
-import psutil
-
 from localspec.llama import backend
 from localspec.memory import devices
+from localspec.memory.cores import physical_cores
 from localspec.worker.protocol import MemoryUse
 
 
 def default_threads() -> int:
     """Threads for computing: the physical cores that this process may use, one of them left free from five on."""
-    try:
-        usable = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        usable = os.cpu_count() or 1
-    cores = min(psutil.cpu_count(logical=False) or usable, usable)
+    cores = physical_cores()
     return max(cores - 1 if cores > 4 else cores, 1)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import psutil
-
 from localspec.errors import LoadError
 from localspec.llama.context import Context
+from localspec.llama.failures import flash_attention
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
 from localspec.llama.mtp import NextTokenBlock
+from localspec.memory.devices import system_memory
+from localspec.memory.sizes import KV_BLOCKS, copies_budget
 from localspec.models.gguf import Header
 from localspec.spec.draft_chain import ChainDrafter
 from localspec.spec.draft_model import ModelDrafter
@@ -19,10 +20,8 @@ from localspec.spec.draft_mtp import MtpDrafter
 from localspec.spec.drafter import Drafter
 from localspec.worker.placement import Placement
 from localspec.worker.prices import SHADOW_ROWS
-from localspec.worker.protocol import Event, Load, LoadProgress
+from localspec.worker.protocol import Event, FlashAttention, Load, LoadProgress
 from localspec.worker.sources import Sources
-
-_CHECKPOINT_BYTES = 512 << 20  # of the host, for each model with such a state
 
 
 class Opened:
@@ -142,7 +141,7 @@ class Opened:
             n_ubatch=self._command.at_once,
             max_outputs=max_outputs,
             snapshots=snapshots,
-            checkpoint_bytes=min(_CHECKPOINT_BYTES, psutil.virtual_memory().available // 8),
+            checkpoint_bytes=copies_budget(system_memory().free),
             branches=branches,
             kv_type=self._command.draft_kv_type if draft else self._command.kv_type,
             flash_attn=self._command.flash_attn,
@@ -233,3 +232,26 @@ class Opened:
         for model in self.models[first:]:
             model.close()
         del self.drafters[:], self.contexts[first:], self.models[first:]
+
+
+def refuse_unfit_cache(header: Header, kv_type: str, flash_attn: FlashAttention) -> None:
+    """See before any weights are read whether a model can have this cache at all.
+
+    Raises:
+        LoadError: The type is made of blocks that the heads' sizes are no multiple of.
+        UsageError: It needs flash attention, and that is switched off.
+    """
+    flash_attention(kv_type, flash_attn)
+    block, _ = KV_BLOCKS.get(kv_type, (1, 0))
+    sizes = (
+        header.head_dim_k,
+        header.head_dim_v,
+        *((header.head_dim_k_sliding, header.head_dim_v_sliding) if header.sliding_layers else ()),
+    )
+    unfit = next((size for size in sizes if size % block), 0)
+    if unfit:
+        raise LoadError(
+            f"{header.path.name} cannot have a {kv_type} cache.",
+            why=f"Its heads have {unfit} numbers, and {kv_type} packs {block} at a time.",
+            hint="localspec run --kv f16",
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from localspec.memory.devices import Device
 from localspec.memory.plan import ModelMemory
 from localspec.models.gguf import Header
 from localspec.worker.protocol import Load, ModelInfo
+
+_FEW_SPLITS = 8  # some models have operations that belong to the CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class Placement:
             gpu_layers=min(item.gpu_layers, model.n_layer + 1) if item is not None and placed else 0,
             device=devices.label(placed, self.found),
             kv_type=kv_type,
-            memory={part: sum(sizes) for part, sizes in memory.items()},
+            memory={part: sum(sizes) for part, sizes in memory.items()}
+            | ({"copies": item.copies} if item is not None and item.copies else {}),
             threads=threads,
         )
 
@@ -81,6 +84,47 @@ def place(command: Load, provider: Callable[[], Iterable[Any]] | None, *, draft_
         return Placement(found, target)
     named = devices.named(command.draft.device, found)
     return Placement(found, target, () if named is None else (named,))
+
+
+def idle_gpu(made_for: Sequence[str], log: Sequence[str]) -> str:
+    """Why a GPU that is in the machine cannot be used.
+
+    Args:
+        made_for: `backend.gpu_backends`.
+        log: What llama.cpp said.
+    """
+    if not made_for:
+        return (
+            "this llama-cpp-python is built for the CPU only. `localspec doctor` tells how to get one for it."
+        )
+    said = next((line for line in log if "failed to initialize" in line), "")
+    reason = f" It said: {said}." if said else " A missing or old driver is the usual reason."
+    return f"llama.cpp is built for {' and '.join(made_for)} and finds no device.{reason} See `localspec doctor`."
+
+
+def computed_elsewhere(item: ModelMemory | None, splits: int, kv_type: str) -> list[str]:
+    """A sentence where the CPU computes parts of a model that is on GPUs with all its layers.
+
+    llama.cpp does so without a word where a GPU lacks an operation, and it costs most of the speed.
+
+    Args:
+        item: The model's part of the memory plan.
+        splits: See `NativeLog.splits`.
+        kv_type: Of its cache.
+    """
+    if item is None or not item.devices or item.gpu_layers < item.all_layers:
+        return []
+    if splits <= _FEW_SPLITS + 2 * len(item.devices):
+        return []
+    return [
+        f"{item.name} is slowed down: all its layers are on {devices.label(item.devices)}, which cannot compute parts "
+        f"of them, so the CPU does ({splits} changes between the two for a token). "
+        + (
+            f"A {kv_type} cache is the likely reason: try --kv q8_0 or --kv f16."
+            if kv_type not in ("f16", "q8_0")
+            else "Try --flash-attn off."
+        )
+    ]
 
 
 def unused(command: Load) -> list[str]:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
-from localspec.errors import LoadError
+from localspec.errors import LoadError, TemplateError
+from localspec.llama.context import Context
 from localspec.llama.template import ChatTemplate
 from localspec.llama.template_ids import to_ids
 from localspec.llama.tokens import Vocab
 from localspec.models.gguf import Header
+from localspec.models.text import edit_command, shown
+from localspec.spec.answer import too_long
 from localspec.spec.engine import Request
 from localspec.worker.protocol import Generate, Message
+
+_BYTES_PER_TOKEN = 8
+"""More than a token has on the average, in nearly all texts."""
 
 
 def read_template(file: str, header: Header, vocab: Vocab) -> tuple[ChatTemplate, tuple[str, ...]]:
@@ -27,17 +34,12 @@ def read_template(file: str, header: Header, vocab: Vocab) -> tuple[ChatTemplate
         The template, and sentences that say what was chosen in place of the model's own and why.
 
     Raises:
-        LoadError: The file cannot be read.
+        LoadError: The file cannot be used: it was asked for, so nothing is taken in its place.
     """
-    source = header.chat_template
     if file:
-        path = Path(file)
-        try:
-            source = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise LoadError(f"The template {path.name} could not be read.", why=f"{error}.") from error
+        return _own_template(Path(file), vocab), ()
     return ChatTemplate.from_model(
-        source,
+        header.chat_template,
         bos=vocab.text(vocab.bos),
         eos=vocab.text(vocab.eos),
         architecture=header.architecture,
@@ -45,8 +47,28 @@ def read_template(file: str, header: Header, vocab: Vocab) -> tuple[ChatTemplate
     )
 
 
+def _own_template(path: Path, vocab: Vocab) -> ChatTemplate:
+    try:
+        source = path.read_text(encoding="utf-8-sig")
+        return ChatTemplate(source, bos=vocab.text(vocab.bos), eos=vocab.text(vocab.eos))
+    except OSError as error:
+        why = error.strerror or str(error)
+    except UnicodeDecodeError:
+        why = "It is not text in UTF-8"
+    except TemplateError as error:
+        why = error.why
+    raise LoadError(
+        f"The chat template {shown(path)} cannot be used.", why=f"{why.rstrip('.')}.", hint=edit_command(path)
+    )
+
+
 def to_request(
-    command: Generate, template: ChatTemplate, vocab: Vocab, *, find_anchors: bool = False
+    command: Generate,
+    template: ChatTemplate,
+    vocab: Vocab,
+    *,
+    find_anchors: bool = False,
+    context: Context | None = None,
 ) -> tuple[Request, tuple[str, ...]]:
     """The engine's request for a command, and sentences about what had to be changed for the template.
 
@@ -58,15 +80,21 @@ def to_request(
         template: Makes the text.
         vocab: Makes the ids.
         find_anchors: Fill in `Request.anchors`, for models whose memory cannot be cut.
+        context: Where the ids go. A text that is far too long for it is refused before all of it is tokenised.
 
     Raises:
+        ContextFullError: A message does not fit into the context, whatever is dropped beside it.
         TemplateError: The template refuses these messages.
     """
+    if context is not None:
+        for text in (command.raw_prompt or "", *(message.content for message in command.messages)):
+            _refuse_far_too_long(text, vocab, context)
     if command.raw_prompt is not None:
         ids = vocab.tokenize(command.raw_prompt, add_bos=vocab.adds_bos)
         return _request(command, ids), ()
     messages = [_as_typed(message, vocab) for message in command.messages]
-    rendered = template.render(messages, think=command.think, find_questions=find_anchors)
+    now = datetime.fromtimestamp(command.now) if command.now else None
+    rendered = template.render(messages, think=command.think, find_questions=find_anchors, now=now)
     ids = to_ids(rendered, messages, vocab.tokenize, vocab.piece)
     anchors = _ids_before(rendered.questions, rendered.text, ids, vocab)
     if (vocab.adds_bos or rendered.had_bos) and vocab.bos >= 0:
@@ -81,6 +109,21 @@ def to_request(
         anchors=tuple(anchors),
     )
     return request, rendered.notes
+
+
+def _refuse_far_too_long(text: str, vocab: Vocab, context: Context) -> None:
+    """Tokenise a beginning, then longer ones, until it has clearly more tokens than fit: 50 MB take minutes."""
+    size = _BYTES_PER_TOKEN * context.n_ctx
+    if len(text) * 4 <= size:  # a character has four bytes at most
+        return
+    data = text.encode("utf-8", "replace")
+    while size < len(data):
+        count = len(vocab.tokenize(data[:size].decode("utf-8", "ignore"), special=False))
+        if (
+            count > context.n_ctx * 1.25
+        ):  # the end of a beginning may be cut into more tokens than it would be
+            raise too_long(count * len(data) // size, context, about=True)
+        size *= 4
 
 
 def _as_typed(message: Message, vocab: Vocab) -> Message:

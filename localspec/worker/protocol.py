@@ -111,6 +111,9 @@ class Generate:
     """`enable_thinking` for templates that know it; None leaves it to the template."""
     ignore_eos: bool = False
     """Go on after the end-of-generation token (measurements)."""
+    now: float = 0.0
+    """The time that a template is told, in seconds since 1970; 0 = that of the answer. One that moves on changes the
+    beginning of the conversation, which no cache then holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,12 @@ class LoadProgress:
     fraction: float
     name: str = ""
 
+    @property
+    def doing(self) -> str:
+        """The stage in words."""
+        others = {"lookup": "Reading for lookup", "warmup": "Warming up"}
+        return others.get(self.stage, f"Loading the {self.stage}")
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
@@ -208,7 +217,7 @@ class ModelInfo:
     """`CPU`, or the GPU's name."""
     kv_type: str
     memory: dict[str, int]
-    """Bytes: `weights`, `cache`, `compute` where known."""
+    """Bytes: `weights`, `cache`, `compute` where known, and what `copies` of a recurrent state may take at most."""
     threads: int = 0
     """CPU threads that compute it, where the CPU does."""
 

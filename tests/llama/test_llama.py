@@ -9,7 +9,7 @@ from typing import Any
 import llama_cpp
 import pytest
 
-from localspec.errors import LoadError, UsageError
+from localspec.errors import AbortedError, LoadError, UsageError
 from localspec.llama import backend
 from localspec.llama.context import Context
 from localspec.llama.log import NativeLog
@@ -39,6 +39,8 @@ def test_pieces_of_any_length(tmp_path: Path, log: NativeLog) -> None:
         assert model.vocab.piece(token) == text.encode()
         assert model.vocab.piece(token) == text.encode()  # from the cache too
     assert model.vocab.piece(EOS) == b""
+    for none in (-1, model.vocab.n_tokens, 2**40):  # ids out of a damaged conversation
+        assert model.vocab.piece(none) == b""
     model.close()
 
 
@@ -213,7 +215,19 @@ def test_requantize_makes_a_whole_file_or_none(tiny: Path, tmp_path: Path, log: 
     assert [p.name for p in tmp_path.iterdir()] == ["tiny-q8.gguf"]
 
 
+def test_a_build_for_a_gpu_is_told_from_one_that_found_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [b"CPU", b"CUDA", b"BLAS"]
+    functions = {
+        "ggml_backend_reg_count": lambda: len(names),
+        "ggml_backend_reg_get": lambda index: index,
+        "ggml_backend_reg_name": lambda index: names[index],
+    }
+    monkeypatch.setattr(backend, "_ggml_function", lambda name, *_: functions[name])
+    assert backend.gpu_backends() == ("CUDA",)
+
+
 def test_the_build_tells_about_itself() -> None:
+    assert bool(backend.gpu_backends()) >= backend.supports_gpu_offload()
     versions = backend.versions()
     assert versions["llama-cpp-python"].startswith("0.3.")
     assert versions["llama.cpp"]
@@ -245,6 +259,58 @@ def test_snapshots_keep_within_a_piece(tmp_path: Path, log: NativeLog) -> None:
     context.decode([1, *range(5, 60)], "last")
     context.close()
     model.close()
+
+
+def test_snapshots_keep_within_a_context_that_is_smaller_than_a_batch(tmp_path: Path, log: NativeLog) -> None:
+    """llama.cpp cuts the batch to the context, and aborts as above."""
+    model = Model(gguf_files.random_qwen35(tmp_path / "hybrid.gguf"), log=log)
+    context = Context(model, n_ctx=8, n_batch=512, snapshots=12, log=log)
+    assert (context.n_batch, context.snapshots) == (8, 6)
+    context.decode([1, *range(5, 12)], "last")
+    context.close()
+    model.close()
+
+
+def test_a_context_can_be_told_to_stop_and_not_to(tiny: Path, log: NativeLog) -> None:
+    model = Model(tiny, log=log)
+    context = Context(model, n_ctx=64, log=log)
+    context.stop_when(lambda: True)
+    with pytest.raises(AbortedError):
+        context.decode([1], "last")
+    context.stop_when(None)
+    context.decode([1], "last")
+    context.close()
+    model.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("error loading model: device CUDA0 does not support split buffers", "--split-mode layer"),
+        ("allocating 15000.00 MiB on device 0: cudaMalloc failed: out of memory", "--gpu-layers 30"),
+        ("error loading model: unknown model architecture: 'x'", "pip install -U"),
+    ],
+)
+def test_what_to_try_depends_on_the_reason(
+    tiny: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch, said: str, hint: str
+) -> None:
+    def refuse(*_: object) -> None:
+        log.receive(4, said + "\n")
+
+    monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", refuse)
+    with pytest.raises(LoadError) as caught:
+        Model(tiny, gpu_layers=40, log=log)
+    assert said in caught.value.why
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "splits"), [("nodes = 68, splits = 2, input", 2), ("splits = 67 / 66,", 66)]
+)
+def test_the_log_tells_how_the_work_is_split(log: NativeLog, line: str, splits: int) -> None:
+    assert log.splits == 0
+    log.receive(2, f"graph: {line}\nand so on\n")
+    assert log.splits == splits
 
 
 def test_an_empty_list_of_devices_is_the_cpu_alone(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import TemplateError
+from localspec.llama import sandbox
 from localspec.llama.formats import FORMATS
 from localspec.llama.template import ChatTemplate
 from localspec.llama.template_ids import to_ids
@@ -325,11 +326,48 @@ def test_a_template_of_200_kb_is_no_problem():
         "{{ 'a'.center(10000000000) }}",
         "{{ '%10000000000d' % 1 }}",
         "{% for i in range(9999) %}{{ 'abcdefgh' * 99999 }}{% endfor %}",
+        "{{ 'a' | center(10000000000) }}",
+        "{{ ['a\nb'] | tojson(indent=10000000000) }}",
+        "{{ '%10000000000d' | format(1) }}",
+        "{{ '{:10000000000}'.format(1) }}",
+        "{{ '{:>{}}'.format(1, 10000000000) }}",
+        "{{ '{:>{n}}'.format_map({'n': 10000000000}) }}",
+        "{{ '%*d' % (10000000000, 1) }}",
+        "{{ ('a' * 9999999) | replace('a', 'b' * 9999999) }}",
+        "{{ ('a' * 9999999).replace('', 'b' * 9999999) }}",
+        "{{ range(99999) | map('string') | join('b' * 9999999) }}",
+        "{{ ('b' * 9999999).join(('a' * 9999999) | list) }}",
+        "{% for i in range(99999) %}{{ ('b' * 999999) | upper | length }}{% endfor %}",
+        "{{ [1] | slice(10000000000) | list }}",
+        "{{ lipsum(n=99999) }}",
     ],
 )
 def test_a_hostile_template_comes_to_an_end(source):
     with pytest.raises(TemplateError):
         template(source + CHATML)
+
+
+def test_what_only_looks_cheap_comes_to_an_end_too(monkeypatch):
+    source = "{% for i in range(99) %}{{ 'b' in 'a' * 99 }}{% endfor %}"
+    template(source + CHATML)
+    monkeypatch.setattr(sandbox, "_SECONDS", -1.0)
+    with pytest.raises(TemplateError, match="seconds"):
+        template(source + CHATML)
+
+
+def test_the_limits_leave_ordinary_filters_alone():
+    source = (
+        "{% set words = ['b', 'a', 'b'] %}{{ words | unique | join('+') }} {{ words | map('upper') | list }} "
+        "{{ {'b': 1, 'a': 2} | dictsort | tojson }} {{ 1760000000 | string }} {{ 'x' | replace('x', 'y') }} "
+        "{{ '%s, %05d' | format('n', 7) }} {{ 'a\nb' | indent(2) }} {{ words | select('equalto', 'a') | first }} "
+        "{{ '-'.join(words) }} {{ '{:>4}'.format(1) }} {{ budget | default(200000) }} {{ {}.get('n', 131072) }} "
+        "{{ '1234567 {}'.format(1) }} {{ '1234567 %s' % 1 }}"
+    )
+    shown = template(source + CHATML).render([user("Hi")]).text
+    assert shown.startswith(
+        "b+a ['B', 'A', 'B'] [[\"a\", 2], [\"b\", 1]] 1760000000 y n, 00007 a\n  b a b-a-b    1 200000 131072 "
+        "1234567 1 1234567 1"
+    )
 
 
 def test_a_hostile_loop_that_starts_later_is_stopped_too():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from localspec.errors import ModelFileError, WorkerDiedError
 from localspec.spec.events import Finished, Round, Sampling
+from localspec.worker.host import serve
+from localspec.worker.loading import Loader
 from localspec.worker.process import Worker
-from localspec.worker.protocol import Configure, DraftSpec, Generate, Load, Message, Ready
+from localspec.worker.protocol import Configure, DraftSpec, Failed, Generate, Load, Message, Ready, Shutdown
 from tests.gguf_files import perturbed, random_llama
 
 QUESTION = Generate(0, messages=(Message("user", "hello"),), sampling=Sampling(seed=3), max_tokens=24)
@@ -80,3 +84,20 @@ def test_a_file_that_cannot_be_loaded_is_a_sentence_and_the_process_lives(worker
         list(worker.load(Load(str(tmp_path / "missing.gguf"))))
     assert worker.alive
     assert worker.ready is None
+
+
+def test_a_fault_of_the_disk_does_not_end_the_process(monkeypatch):
+    """Only a pipe whose other end is gone does."""
+
+    def gone(_loader):
+        raise FileNotFoundError(2, "No such file or directory", "target.gguf")
+
+    monkeypatch.setattr(Loader, "load", gone)
+    ours, theirs = multiprocessing.Pipe()
+    ours.send((1, Load("target.gguf")))
+    ours.send((2, Shutdown()))
+    serve(theirs, SimpleNamespace(value=-1), "")
+    ((request, event),) = ours.recv()
+    assert request == 1
+    assert isinstance(event, Failed)
+    assert "target.gguf" in event.error.why

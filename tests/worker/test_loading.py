@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from localspec.errors import LoadError, ModelFileError, OutOfMemoryError, UsageError
+from localspec.errors import (
+    AbortedError,
+    DecodeError,
+    LoadError,
+    ModelFileError,
+    OutOfMemoryError,
+    UsageError,
+)
 from localspec.llama import backend
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.memory import devices, hardware
 from localspec.spec.answer import Request
 from localspec.spec.events import Finished, Sampling
-from localspec.worker import costs, opening
+from localspec.worker import costs, opening, placement
+from localspec.worker.kept import Kept
 from localspec.worker.loading import Loaded, Loader
 from localspec.worker.machine import default_threads, memory_use
 from localspec.worker.opening import Opened
 from localspec.worker.protocol import DraftSpec, Event, LoadProgress
+from localspec.worker.warmup import warm_up
 from tests import gguf_files
 from tests.worker.conftest import Opener
 
@@ -38,6 +49,12 @@ def test_a_pair_is_loaded_and_described(load: Opener, events: list[Event], tiny:
     stages = [event.stage for event in events if isinstance(event, LoadProgress)]
     assert list(dict.fromkeys(stages)) == ["target", "draft", "warmup"]
     assert [e.fraction for e in events if isinstance(e, LoadProgress) and e.stage == "target"][-1] == 1.0
+
+
+def test_what_copies_of_a_state_may_take_is_told(load: Opener, tiny: Path, tmp_path: Path) -> None:
+    hybrid = load(gguf_files.random_qwen35(tmp_path / "hybrid.gguf"), DraftSpec()).ready.target
+    assert hybrid.memory["copies"] > 0
+    assert "copies" not in load(tiny, DraftSpec()).ready.target.memory
 
 
 def test_without_a_draft_only_one_row_of_logits_is_reserved(load: Opener, tiny: Path) -> None:
@@ -89,6 +106,35 @@ def test_the_targets_own_block_drafts(load: Opener, tmp_path: Path, auto: bool, 
     assert loaded.ready.draft.state == "on"
     assert "mtp" in loaded.ready.draft.name
     assert ids(loaded) == plain
+
+
+def test_a_block_that_fails_at_once_is_closed(
+    load: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localspec.llama import mtp
+
+    made: list[Context] = []
+
+    class Seen(Context):
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
+            made.append(self)
+
+    def fails(*_: object) -> None:
+        raise DecodeError("There was no memory left to compute with.")
+
+    monkeypatch.setattr(mtp, "Context", Seen)
+    monkeypatch.setattr(mtp.NextTokenBlock, "decode", fails)
+    loaded = load(gguf_files.random_qwen35(tmp_path / "target.gguf", n_nextn=1), DraftSpec("mtp"))
+    assert "no memory left" in loaded.ready.draft.reason
+    assert [context.handle for context in made] == [None]
+    loaded.engine.context.decode([1], "last")
+    with pytest.raises(DecodeError):  # the target hands out no hidden states any more
+        mtp.NextTokenBlock._rows(
+            SimpleNamespace(n_embd=64),  # type: ignore[arg-type]
+            mtp._extension().llama_get_embeddings_nextn(loaded.engine.context.handle),
+            1,
+        )
 
 
 def test_a_target_without_a_block_says_so(load: Opener, tmp_path: Path) -> None:
@@ -197,7 +243,14 @@ def test_a_gpu_beside_a_cpu_only_build_is_told(
     monkeypatch.setattr(backend, "supports_gpu_offload", lambda: False)
     (note,) = load(tiny).ready.notes
     assert "GeForce RTX 3090 is not used" in note
+    assert "built for the CPU only" in note
     assert "localspec doctor" in note
+    # A build for the card whose driver does not work need not be built again.
+    monkeypatch.setattr(backend, "gpu_backends", lambda: ("CUDA",))
+    (note,) = load(tiny).ready.notes
+    assert "built for CUDA and finds no device. A missing or old driver" in note
+    said = "ggml_cuda_init: failed to initialize CUDA: CUDA driver version is insufficient"
+    assert said in placement.idle_gpu(("CUDA",), ("a", said, "b"))
 
 
 def test_layers_asked_for_without_a_gpu_are_told(load: Opener, tiny: Path) -> None:
@@ -211,13 +264,95 @@ def test_a_stopped_load_gives_everything_back(load: Opener, tiny: Path) -> None:
         load(tiny, cancelled=lambda: True)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_load_that_is_stopped_while_it_measures_is_no_load(
+    load: Opener, events: list[Event], tiny: Path, share: float
+) -> None:
+    """Half a curve would be kept, and drafting might never seem to pay again."""
+
+    def stopped() -> bool:
+        return any(
+            isinstance(e, LoadProgress) and (e.stage, e.fraction >= share) == ("warmup", True) for e in events
+        )
+
+    draft = gguf_files.perturbed(tiny, tiny.with_name("draft.gguf"))
+    with pytest.raises(LoadError, match=r"Loading tiny\.gguf was stopped"):
+        load(tiny, DraftSpec("model", str(draft)), auto=True, cancelled=stopped)
+
+
+def test_measuring_is_seen(load: Opener, events: list[Event], tiny: Path) -> None:
+    draft = gguf_files.perturbed(tiny, tiny.with_name("draft.gguf"))
+    load(tiny, DraftSpec("model", str(draft)), auto=True)
+    shares = [e.fraction for e in events if isinstance(e, LoadProgress) and e.stage == "warmup"]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    assert len({share for share in shares if 0.0 < share < 1.0}) > 10
+    stages = [e.doing for e in events if isinstance(e, LoadProgress)]
+    assert list(dict.fromkeys(stages)) == ["Loading the target", "Loading the draft", "Warming up"]
+
+
+def test_a_stop_reaches_the_first_evaluation(tiny: Path) -> None:
+    """On a slow disk it takes as long as reading the file."""
+    model = Model(tiny)
+    context = Context(model, n_ctx=64)
+    with pytest.raises(AbortedError):
+        warm_up(context, 1, lambda: True, Kept("chunks", ("here",)))
+    assert warm_up(context, 1, lambda: False, Kept("chunks", ("here",))) > 0
+    context.close()
+    model.close()
+
+
+def test_a_file_that_is_taken_away_while_it_is_loaded(
+    load: Opener, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Loader._target
+
+    def then_take_it_away(*given: Any) -> Any:
+        made = make(*given)
+        tiny.unlink()
+        return made
+
+    monkeypatch.setattr(Loader, "_target", then_take_it_away)
+    assert load(tiny, DraftSpec("lookup"), auto=True).ready.draft.state == "on"
+
+
+def test_a_cache_that_cannot_be_is_refused_before_any_weights_are_read(
+    load: Opener, events: list[Event], tiny: Path, tmp_path: Path
+) -> None:
+    narrow = gguf_files.random_llama(tmp_path / "narrow.gguf", n_embd=96)
+    with pytest.raises(LoadError, match=r"narrow\.gguf cannot have a q8_0 cache.* 24 numbers"):
+        load(narrow, kv_type="q8_0")
+    with pytest.raises(UsageError, match="needs flash attention"):
+        load(tiny, kv_type="q8_0", flash_attn="off")
+    assert events == []
+    ready = load(tiny, DraftSpec("model", str(narrow), kv_type="q8_0")).ready
+    assert ready.draft.reason == "narrow.gguf cannot have a q8_0 cache"
+    assert any("24 numbers" in note for note in ready.notes)
+
+
+def test_what_llama_cpp_said_about_a_draft_is_told(
+    load: Opener, tiny: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise LoadError("No context could be made.", why="llama.cpp said: cudaMalloc failed: out of memory.")
+
+    monkeypatch.setattr(Opened, "_model_drafter", fails)
+    notes = load(tiny, DraftSpec("model", str(draft))).ready.notes
+    assert any("There is no draft: " in note and "cudaMalloc failed" in note for note in notes)
+
+
 def test_a_template_from_a_file(load: Opener, tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "my.jinja"
     file.write_text("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", encoding="utf-8")
     loaded = load(tiny, template_file=str(file))
     assert loaded.template.render([{"role": "user", "content": "hi"}]).text == "[user]hi"
-    with pytest.raises(LoadError, match="could not be read"):
-        load(tiny, template_file=str(tmp_path / "none.jinja"))
+    for unusable in (None, b"{% if", b"\xff\xfe\x00", b"", b"{{ raise_exception('never') }}"):
+        file.unlink(missing_ok=True)
+        if unusable is not None:
+            file.write_bytes(unusable)
+        # It was asked for: another one in its place would answer in another way.
+        with pytest.raises(LoadError, match=r"my\.jinja cannot be used"):
+            load(tiny, template_file=str(file))
 
 
 def test_flash_attention_and_the_split_reach_the_engine(load: Opener, tiny: Path) -> None:
@@ -375,7 +510,10 @@ def test_prices_are_kept_apart_by_where_and_how_the_draft_runs(
     for wish in wishes:
         load(tiny, DraftSpec("model", str(draft), **wish))
     load(tiny, DraftSpec("model", str(draft)), n_ubatch=32)
-    assert len({repr(key) for key in keys}) == len(keys) == len(wishes) + 1
+    newer = [replace(card, description="A newer card") for card in cards(4000, 4000)()]
+    monkeypatch.setattr(backend, "gpus", lambda: newer)
+    load(tiny, DraftSpec("model", str(draft)))
+    assert len({repr(key) for key in keys}) == len(keys) == len(wishes) + 2
 
 
 @pytest.mark.parametrize("auto", [False, True])

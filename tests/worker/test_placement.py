@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from localspec.errors import UsageError
-from localspec.worker.placement import Placement, place, unused
+from localspec.memory.devices import Device
+from localspec.memory.plan import ModelMemory
+from localspec.worker.placement import Placement, computed_elsewhere, place, unused
 from localspec.worker.protocol import DraftSpec, Load
 
 
@@ -80,3 +82,25 @@ def test_wishes_that_mean_nothing_to_the_drafter_are_told() -> None:
     (custom,) = said("custom", kv_type="q8_0")
     assert custom == "--draft-kv changes nothing: a drafter of your own decides that itself."
     assert said("lookup") == said("custom") == said("mtp") == said("none", **every) == []
+
+
+@pytest.mark.parametrize(
+    ("gpu_layers", "cards", "splits", "kv_type", "said"),
+    [
+        (65, 1, 2, "f16", ""),
+        (65, 2, 3, "f16", ""),
+        (65, 1, 34, "iq4_nl", "iq4_nl cache is the likely reason"),
+        (65, 1, 34, "f16", "--flash-attn off"),
+        (40, 1, 34, "iq4_nl", ""),  # the person knows that some layers are on the CPU
+        (65, 0, 34, "f16", ""),
+    ],
+)
+def test_what_the_cpu_computes_of_a_model_on_a_gpu_is_told(
+    gpu_layers: int, cards: int, splits: int, kv_type: str, said: str
+) -> None:
+    used = tuple(Device(f"Card {i}", "gpu", 1, 1, f"CUDA{i}") for i in range(cards))
+    item = ModelMemory("target", "big", (1, 0), (1, 0), (1, 0), gpu_layers, 65, used)
+    notes = computed_elsewhere(item, splits, kv_type)
+    assert bool(notes) == bool(said)
+    assert said in "".join(notes)
+    assert computed_elsewhere(None, splits, kv_type) == []

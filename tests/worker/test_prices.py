@@ -146,7 +146,7 @@ def test_prices_of_several_depths_are_kept(load) -> None:
 def test_the_chunks_of_a_prompt_are_those_of_the_first_load(load, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other chunks round otherwise: a seed must name the same text tomorrow, and with another draft."""
     sizes = iter((128, 64, 32, 32, 32, 32))
-    monkeypatch.setattr(warmup, "_chunk", lambda context, token: next(sizes))
+    monkeypatch.setattr(warmup, "_chunk", lambda context, token, gpu: next(sizes))
     monkeypatch.setattr(warmup, "_LONG_STEP_SECONDS", 100.0)
     assert load().engine.context.chunk == 128
     assert load().engine.context.chunk == 128
@@ -155,3 +155,84 @@ def test_the_chunks_of_a_prompt_are_those_of_the_first_load(load, monkeypatch: p
     for file in (paths.cache_dir() / "chunks").iterdir():
         file.write_text('{"chunk": "many"}')
     assert load().engine.context.chunk == 32
+
+
+def kept_prices(loaded: Loaded, plain_s: float, draft_s: float) -> None:
+    """Replace what is kept by other times, all else as it was learned."""
+    loaded.prices.keep()
+    (file,) = stored()
+    known = json.loads(file.read_text())
+    curve = {str(n): plain_s * (1 + (n - 1) / 4) for n in range(1, 18)}
+    file.write_text(json.dumps(known | {"costs": {"0": {"verify": curve, "draft_step": draft_s}}}))
+
+
+@pytest.mark.parametrize(
+    ("now", "plain_s", "draft_s"),
+    [
+        ((), 0.1, 0.01),
+        ((0.13, 0.01), 0.1, 0.01),  # what an ordinary day does
+        ((0.3, 0.03), 0.3, 0.03),  # on battery
+        ((0.03, 0.01), 0.03, 0.003),
+        ((0.1, 0.001), 0.1, 0.0035),  # a draft step cannot take much longer than an evaluation
+    ],
+)
+def test_prices_of_another_day_are_brought_to_this_one(
+    load, now: tuple[float, ...], plain_s: float, draft_s: float
+) -> None:
+    loaded = load()
+    kept_prices(loaded, 0.1, 0.01)
+    loaded.prices.choose_by_price(8, now=now)
+    costs = loaded.engine.policy.costs
+    assert (costs.plain_step, costs.draft_step) == (pytest.approx(plain_s), pytest.approx(draft_s))
+    assert costs.v(5) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("plain_s", "draft_s"), [(1e9, 1.0), (1e-9, 1e-10), (0.001, 1e9)])
+def test_absurd_prices_do_not_last(load, plain_s: float, draft_s: float) -> None:
+    loaded = load()
+    kept_prices(loaded, plain_s, draft_s)
+    loaded.prices.choose_by_price(8, now=(0.1,))
+    costs = loaded.engine.policy.costs
+    assert costs.plain_step < 10
+    assert costs.c < 2.5
+
+
+def test_a_draft_that_is_never_worth_a_look_is_timed_again(load) -> None:
+    loaded = load()
+    kept_prices(loaded, 0.1, 0.5)
+    loaded.prices.choose_by_price(8)
+    assert loaded.engine.policy.costs.draft_step < 0.5
+
+
+def test_what_is_no_number_is_not_kept(load) -> None:
+    loaded = load()
+    loaded.prices.keep()
+    (file,) = stored()
+    before = file.read_text()
+    loaded.engine.policy.acceptance.mean = float("nan")
+    loaded.prices.keep()
+    assert file.read_text() == before
+    file.write_text(before.replace('"mean": 0.7', '"mean": NaN'))
+    assert load().engine.policy.acceptance.mean == 0.7
+
+
+def test_a_full_disk_leaves_no_scraps(load, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    loaded.prices.keep()
+    assert list((paths.cache_dir() / "prices").iterdir()) == []
+
+
+def test_a_stop_before_the_measuring_that_waited_is_no_fault(load, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load(n_draft=3, auto=False)
+    loaded.prices.choose_by_price(8, answering=True)
+    with monkeypatch.context() as stopping:
+        stopping.setattr(loaded.prices, "_cancelled", lambda: True)
+        loaded.prices.settle()
+    assert isinstance(loaded.engine.policy, FixedLength)
+    loaded.prices.settle()
+    assert isinstance(loaded.engine.policy, PricedLength)

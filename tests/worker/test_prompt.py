@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from localspec.errors import ContextFullError
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
 from localspec.llama.template import ChatTemplate
@@ -54,6 +57,50 @@ def test_an_ordinary_text_has_the_ids_that_the_whole_prompt_has(vocab: Vocab) ->
     found = ids(vocab, Message("system", "Be brief."), Message("user", "the cat sat"))
     whole = vocab.tokenize("<|system|>Be brief.</s>\n<|user|>the cat sat</s>\n<|assistant|>")
     assert found in (whole, [vocab.bos, *whole])
+
+
+def test_a_template_is_told_the_time_of_the_conversation(vocab: Vocab) -> None:
+    source = "{{ strftime_now('%Y-%m-%d %H:%M:%S') }} " + TEMPLATE
+    template = ChatTemplate(source, bos="<s>", eos="</s>")
+    then = datetime(2026, 1, 2, 3, 4, 5)
+    command = Generate(1, (Message("user", "hi"),), now=then.timestamp())
+    found = list(to_request(command, template, vocab)[0].prompt)
+    assert "2026-01-02 03:04:05 <|user|>" in spelled(vocab, found)
+
+
+class Counting:
+    """A vocabulary that keeps the lengths of what it tokenised."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self.vocab = vocab
+        self.seen: list[int] = []
+
+    def tokenize(self, text: str, **more: bool) -> list[int]:
+        self.seen.append(len(text))
+        return self.vocab.tokenize(text, **more)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.vocab, name)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_text_that_is_far_too_long_is_refused_by_its_beginning(vocab: Vocab, raw: bool) -> None:
+    template = ChatTemplate(TEMPLATE, bos="<s>", eos="</s>")
+    context, counting = SimpleNamespace(n_ctx=64, n_ctx_train=4096), Counting(vocab)
+    text = "xyz \U0001f600" * 10_000
+    command = Generate(1, raw_prompt=text) if raw else Generate(1, (Message("user", text),))
+    with pytest.raises(
+        ContextFullError, match=r"The conversation has about [0-9]+ tokens, the context holds 64"
+    ):
+        to_request(command, template, counting, context=context)  # type: ignore[arg-type]
+    assert max(counting.seen) < 600
+
+
+def test_what_may_fit_is_tokenised_as_ever(vocab: Vocab) -> None:
+    template = ChatTemplate(TEMPLATE, bos="<s>", eos="</s>")
+    command = Generate(1, (Message("user", "xyz " * 100),))
+    there = to_request(command, template, vocab, context=SimpleNamespace(n_ctx=400))[0]  # type: ignore[arg-type]
+    assert there.prompt == to_request(command, template, vocab)[0].prompt
 
 
 def test_a_raw_prompt_is_read_with_its_markers(vocab: Vocab) -> None:
