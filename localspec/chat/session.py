@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 from localspec.chat.store import Conversation, ConversationStore
+from localspec.chat.turn import EndReason, Turn
 from localspec.errors import LocalspecError, UsageError, WorkerDiedError
 from localspec.spec.events import Finished, Piece, Round, Sampling
 from localspec.worker.protocol import Event, Generate, Message
-
-EndReason = Literal["stop", "length", "context", "cancelled", "died", "failed", ""]
 
 
 class Engine(Protocol):
@@ -27,64 +27,6 @@ class Engine(Protocol):
 
     def clear(self) -> None:
         """Forget the caches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One message as it was said, with what is known about an answer."""
-
-    role: Literal["user", "assistant"]
-    content: str
-    thinking: str = ""
-    token_ids: tuple[int, ...] = ()
-    """An answer's own ids: sent again, they are found in the caches."""
-    reason: EndReason = ""
-    """How an answer ended; `died`: with the engine, `failed`: with an error. Empty for a user."""
-    seed: int = 0
-    """The seed that made an answer."""
-    stats: dict[str, Any] = field(default_factory=dict)
-    """`Stats.to_json()` of an answer."""
-
-    @property
-    def unfinished(self) -> bool:
-        """An answer that did not end by itself."""
-        return self.role == "assistant" and self.reason != "stop"
-
-    def to_message(self) -> Message:
-        """The turn as the engine takes it."""
-        return Message(self.role, self.content, self.token_ids, self.thinking)
-
-    def to_record(self) -> dict[str, Any]:
-        """The turn as the store keeps it."""
-        record: dict[str, Any] = {"type": "message", "role": self.role, "content": self.content}
-        if self.role == "assistant":
-            record |= {
-                "thinking": self.thinking,
-                "token_ids": list(self.token_ids),
-                "reason": self.reason,
-                "seed": self.seed,
-                "stats": self.stats,
-            }
-        return record
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Turn:
-        """Read what `to_record` wrote.
-
-        Raises:
-            KeyError, TypeError, ValueError: The record is damaged.
-        """
-        if record["role"] not in ("user", "assistant"):
-            raise ValueError(record["role"])
-        return cls(
-            role=record["role"],
-            content=str(record["content"]),
-            thinking=str(record.get("thinking", "")),
-            token_ids=tuple(int(i) for i in record.get("token_ids", ())),
-            reason=record.get("reason", ""),
-            seed=int(record.get("seed", 0)),
-            stats=dict(record.get("stats", {})),
-        )
 
 
 class Session:
@@ -100,6 +42,7 @@ class Session:
         sampling: How tokens are chosen; its seed is replaced by the conversation's.
         seed: The seed of every conversation; None = a new one for each.
         max_tokens: Limit of one answer; 0 = none.
+        stops: Texts that end an answer; it does not hold them.
         think: `enable_thinking` for templates that know it; None leaves it to the template.
         store: Where conversations are kept; None = nowhere.
         about: Facts that the store keeps with each conversation (`target`, `draft`).
@@ -113,12 +56,14 @@ class Session:
         sampling: Sampling | None = None,
         seed: int | None = None,
         max_tokens: int = 0,
+        stops: tuple[str, ...] = (),
         think: bool | None = None,
         store: ConversationStore | None = None,
         about: dict[str, Any] | None = None,
     ) -> None:
         self.worker = worker
         self.max_tokens = max_tokens
+        self.stops = stops
         self.think = think
         self._system = system
         self._fixed_seed = seed
@@ -126,6 +71,9 @@ class Session:
         self._store = store
         self._about = about or {}
         self._turns: list[Turn] = []
+        self._typed = ""
+        self._began = 0.0  # what templates that tell the time tell throughout the conversation
+        self._unstored: list[dict[str, Any]] = []
         self._conversation: Conversation | None = None
         self._notices: list[str] = []
         self._told_about_store = False
@@ -166,6 +114,11 @@ class Session:
         first = next((turn.content for turn in self._turns if turn.role == "user"), "").strip()
         line = first.splitlines()[0] if first else ""
         return line if len(line) <= 60 else line[:59].rstrip() + "…"
+
+    @property
+    def typed(self) -> str:
+        """What stood unsent in the prompt when the conversation was left; see `keep_typed`."""
+        return self._typed
 
     @property
     def running(self) -> bool:
@@ -254,6 +207,13 @@ class Session:
         if self._conversation is not None:
             self._record({"type": "system", "content": text})
 
+    def keep_typed(self, text: str) -> None:
+        """Keep what stands unsent in the prompt, to be found there when the conversation is gone on with."""
+        text = text if text.strip() else ""
+        if text != self._typed:
+            self._typed = text
+            self._record({"type": "typed", "content": text})
+
     def clear(self) -> None:
         """Start a new conversation: no messages, empty caches, a new seed unless one was asked for."""
         self._refuse_while_running()
@@ -261,16 +221,28 @@ class Session:
         self.worker.clear()
 
     def resume(self, conversation: Conversation) -> None:
-        """Go on with a stored conversation. Token ids of another target are left out: they name other tokens here."""
+        """Go on with a stored conversation.
+
+        Token ids of another target are left out: they name other tokens here. One that another chat has open, or that a
+        newer localspec wrote, is left as it is: what is said from now on goes into a copy.
+        """
         self._refuse_while_running()
-        self._turns = []
+        self._turns, self._typed, self._began = [], "", time.time()
         target, first = self._about.get("target"), conversation.head.get("target")
         for record in conversation.records:
             if record.get("target", first) != target:
                 record = record | {"token_ids": []}  # noqa: PLW2901
             with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged record is left out
                 self._replay(record)
-        self._conversation = conversation
+        self._conversation, self._unstored = conversation, []
+        if conversation.newer or not conversation.claim():
+            who = (
+                "A newer localspec wrote this conversation"
+                if conversation.newer
+                else "Another chat has this open"
+            )
+            self._notices.append(f"{who}: it stays as it is, and what you say here goes into a copy.")
+            self._conversation, self._unstored = None, [turn.to_record() for turn in self._turns]
         if self._fixed_seed is None:
             seeds = [turn.seed for turn in self._turns if turn.role == "assistant"]
             seed = seeds[-1] if seeds else conversation.head.get("seed")
@@ -288,7 +260,9 @@ class Session:
             messages=(*head, *(turn.to_message() for turn in self._turns)),
             sampling=self._sampling,
             max_tokens=self.max_tokens,
+            stop=self.stops,
             think=self.think,
+            now=self._began,
         )
 
     def _answer(self) -> Generator[Event, None, None]:
@@ -336,37 +310,51 @@ class Session:
         self._add(Turn("assistant", content, thinking, ids, reason, self.seed, stats))
 
     def _add(self, turn: Turn) -> None:
-        self._turns.append(turn)
+        self._append(turn)
         made_by = {"target": self._about["target"]} if turn.token_ids and "target" in self._about else {}
         self._record(turn.to_record() | made_by)
 
+    def _append(self, turn: Turn) -> None:
+        self._turns.append(turn)
+        if turn.role == "user":
+            self._typed = ""  # it was sent
+
     def _new_conversation(self) -> None:
-        self._turns = []
-        self._conversation = None
+        self._turns, self._typed, self._began = [], "", time.time()
+        self._conversation, self._unstored = None, []
         seed = secrets.randbelow(2**31) if self._fixed_seed is None else self._fixed_seed
         self._sampling = replace(self._sampling, seed=seed)
 
     def _record(self, record: dict[str, Any]) -> None:
-        """Store one record; where that fails the chat goes on, and says so once."""
+        """Store one record; where that fails the chat goes on, says so once, and tries again with the next one."""
         if self._store is None:
             return
+        self._unstored.append(record)
         try:
             if self._conversation is None:
                 head = self._about | {"system": self._system, "seed": self.seed}
                 self._conversation = self._store.create(head)
-            self._conversation.append(record)
+            while self._unstored:
+                self._conversation.append(self._unstored[0])
+                del self._unstored[0]
         except OSError as error:
             if not self._told_about_store:
                 self._told_about_store = True
                 said = error.strerror or type(error).__name__
                 self._notices.append(f"The conversation cannot be stored ({said}); it goes on without.")
+            return
+        if self._told_about_store:
+            self._told_about_store = False
+            self._notices.append("The conversation is stored again, all of it.")
 
     def _replay(self, record: dict[str, Any]) -> None:
         kind = record.get("type")
         if kind in ("conversation", "system"):
             self._system = str(record.get("system" if kind == "conversation" else "content", ""))
         elif kind == "message":
-            self._turns.append(Turn.from_record(record))
+            self._append(Turn.from_record(record))
+        elif kind == "typed":
+            self._typed = str(record["content"])
         elif kind == "remove":
             del self._turns[max(0, len(self._turns) - int(record["count"])) :]
         elif kind == "drop":

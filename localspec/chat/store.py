@@ -1,18 +1,21 @@
 """Conversations on disk: one JSON Lines file each, only ever appended to.
 
-The first line is `{"type": "conversation", ...}`; then one line for every message, removal and change of the
-system message. A line that was torn by a crash or a full disk is skipped when the file is read.
+The first line is `{"type": "conversation", ...}`; then one line for every message, removal, change of the system
+message, and text that was left unsent. A line that was torn by a crash or a full disk is skipped when the file is read.
+While a chat has a conversation open it holds a lock beside it, so that another one does not write into the same file.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from localspec import paths
 
@@ -30,6 +33,35 @@ class Conversation:
     def __init__(self, path: Path, records: list[dict[str, Any]]) -> None:
         self.path = path
         self.records = records
+        self._lock: BinaryIO | None = None
+
+    @property
+    def newer(self) -> bool:
+        """Whether a later localspec wrote it: there may be records that this one does not know."""
+        version = self.head.get("version")
+        return isinstance(version, int) and version > VERSION
+
+    def claim(self) -> bool:
+        """Take it, until this process ends.
+
+        Returns:
+            False where another process has it. True too where the system or the disk knows no locks.
+        """
+        path = self.path.with_suffix(".lock")
+        try:
+            import fcntl  # noqa: PLC0415  (POSIX only)
+
+            self._lock = path.open("ab")
+        except (ImportError, OSError):
+            return True
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError:
+            return True
+        atexit.register(path.unlink, missing_ok=True)
+        return True
 
     @property
     def head(self) -> dict[str, Any]:
@@ -49,7 +81,7 @@ class Conversation:
         """Write one line and have it on the disk before returning.
 
         Raises:
-            OSError: The disk is full, the folder is read-only.
+            OSError: The disk is full, the folder is read-only. The file is as it was.
         """
         line = (
             json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
@@ -59,10 +91,17 @@ class Conversation:
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
             if _torn(file):
                 line = b"\n" + line
-            written = file.write(line)
-            if written is not None and written < len(line):
-                raise OSError(28, "No space left on device")
-            os.fsync(file.fileno())
+            size = file.seek(0, os.SEEK_END)
+            try:
+                written = file.write(line)
+                if written is not None and written < len(line):
+                    raise OSError(28, "No space left on device")
+                os.fsync(file.fileno())
+            except OSError:
+                # What may be there already would be read twice when it is written again.
+                with contextlib.suppress(OSError):
+                    file.truncate(size)
+                raise
         self.records.append(record)
 
 
@@ -107,7 +146,13 @@ class ConversationStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         name = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3) + ".jsonl"
         conversation = Conversation(self.folder / name, [])
-        conversation.append({"type": "conversation", "version": VERSION, "created": time.time()} | about)
+        try:
+            conversation.append({"type": "conversation", "version": VERSION, "created": time.time()} | about)
+        except OSError:
+            with contextlib.suppress(OSError):
+                conversation.path.unlink()
+            raise
+        conversation.claim()
         return conversation
 
     def load(self, path: Path) -> Conversation:
@@ -121,12 +166,14 @@ class ConversationStore:
         for line in path.read_bytes().splitlines():
             try:
                 record = json.loads(line.decode("utf-8", "surrogatepass"))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(record, dict):
                 records.append(record)
-        if not records or records[0].get("type") != "conversation":
+        if not any(record.get("type") in ("conversation", "message") for record in records):
             raise ValueError(f"{path.name} is not a conversation")
+        if records[0].get("type") != "conversation":
+            records.insert(0, {"type": "conversation"})  # it was damaged; what was said is what counts
         return Conversation(path, records)
 
     def list(self) -> list[Summary]:

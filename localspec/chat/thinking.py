@@ -27,7 +27,7 @@ def segments(pieces: Iterable[Piece]) -> Iterator[Segment]:
 
 
 def note(reason: str, *, content: str, thinking: str) -> str:
-    """What stands below a stored answer that did not end by itself; empty when there is nothing to say.
+    """What stands below an answer that did not end by itself, or is empty; empty when there is nothing to say.
 
     Args:
         reason: How it ended: a `FinishReason`, `died`, `failed`, or empty.
@@ -43,4 +43,6 @@ def note(reason: str, *, content: str, thinking: str) -> str:
     }.get(reason, "")
     if thinking.strip() and not content.strip():
         return f"no answer yet: {said or 'it ended while thinking'}"
+    if reason == "stop" and not content.strip():
+        return "the model ended its answer before any text"
     return said

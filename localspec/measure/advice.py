@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from localspec.custom import looks_custom
 from localspec.measure.figures import best_length, predicted_gain
+from localspec.measure.seen import Seen
 from localspec.measure.surroundings import BUSY_SHARE
 from localspec.memory.devices import human
 
@@ -15,8 +15,6 @@ _REPEATS = 0.25
 _FALLING = 0.85  # acceptance deep in the answer over acceptance at its start
 _HEAVY_STEP = 0.5  # of a target step
 _FULL = 0.97
-_CLEAR = 1.1  # a single answer's speedup is not told from none below this factor
-_CLEAR_OF_ESTIMATE = 1.25  # the same where no plain step was made in it
 _CONTEXT = 0.85
 _HELD = 0.1  # of the GPU's memory, from which other programs matter
 _SCARCE = 0.08  # of the RAM
@@ -38,91 +36,6 @@ class Advice:
     def to_json(self) -> dict[str, str]:
         """For `--json`."""
         return {"seen": self.seen, "cause": self.cause, "command": self.command}
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Measured figures. What is not known stays as it is here; nothing is concluded from it."""
-
-    target: str = ""
-    """As typed in a command."""
-    draft: str = ""
-    """As typed in a command: a model, `lookup`, `mtp` or `none`."""
-    draft_off_reason: str = ""
-    """Why a draft that was asked for is off."""
-    n_draft: int = 0
-    auto: bool = False
-    """The draft length is chosen round by round."""
-    temperature: float = 0.0
-    kv: str = "f16"
-    n_ctx: int = 0
-    speedup: float | None = None
-    one_answer: bool = False
-    """All is of one answer of a chat: `speedup` is against the plain step as it is known, and has no interval."""
-    speeds: str = ""
-    """The two speeds of `speedup`, in words."""
-    low: float | None = None
-    high: float | None = None
-    acceptance_rate: float | None = None
-    mean_accepted_length: float | None = None
-    per_position: tuple[float, ...] = ()
-    """Conditional."""
-    bound: float | None = None
-    cost_ratio: float | None = None
-    verify_curve: tuple[tuple[int, float], ...] = ()
-    """(n, V(n))."""
-    repetition: float = 0.0
-    acceptance_by_length: tuple[tuple[int, float], ...] = ()
-    """(tokens of the answer, acceptance there)."""
-    threads: int = 0
-    """CPU threads of the engine; 0 = not known."""
-    target_layers: int = 0
-    draft_layers: int = 0
-    target_on_gpu: bool = False
-    draft_on_gpu: bool = False
-    vram_used: int = 0
-    vram_total: int = 0
-    out_of_memory: str = ""
-    """The sentence of the error."""
-    gpu_programs: tuple[str, ...] = ()
-    """Others that hold GPU memory."""
-    gpu_busy: bool = False
-    """Others computed on the GPU while we did not."""
-    others_cpu: float = 0.0
-    busy_programs: tuple[str, ...] = ()
-    context_used: int = 0
-    """Tokens in the context of a chat, of `n_ctx`."""
-    gpu_held: int = 0
-    """Bytes on the GPU that other programs hold."""
-    ram_free: int = 0
-    ram_total: int = 0
-    idle_gpu: str = ""
-    """A GPU of this machine that this build cannot use."""
-    gpu_build: str = ""
-    """The command that installs a build for it."""
-
-    @property
-    def is_model(self) -> bool:
-        """Whether a second model drafts."""
-        return self.draft not in ("", "none", "lookup", "mtp") and not looks_custom(self.draft)
-
-    @property
-    def gains(self) -> bool:
-        """The draft is faster beyond noise."""
-        if self.one_answer:
-            return self.speedup is not None and self.speedup > self._clear
-        return self.low is not None and self.low > 1
-
-    @property
-    def loses(self) -> bool:
-        """The draft is slower beyond noise."""
-        if self.one_answer:
-            return self.speedup is not None and self.speedup < 1 / self._clear
-        return self.high is not None and self.high < 1
-
-    @property
-    def _clear(self) -> float:
-        return _CLEAR if self.auto else _CLEAR_OF_ESTIMATE
 
 
 def advise(seen: Seen) -> list[Advice]:
@@ -217,6 +130,12 @@ def _cpu_build(seen: Seen) -> Advice | None:
 def _busy(seen: Seen) -> Advice | None:
     if seen.gpu_busy:
         names = f" ({', '.join(seen.gpu_programs)})" if seen.gpu_programs else ""
+        if seen.one_answer:
+            return Advice(
+                f"Other programs use the GPU: it is {seen.gpu_percent} % busy while we rest{names}.",
+                "They take memory bandwidth, which is what decoding lives on. Without them answers come faster.",
+                "nvidia-smi",
+            )
         return Advice(
             f"Other programs used the GPU{names}.",
             "They take memory bandwidth, which is what decoding lives on. Close them and measure again.",
@@ -224,15 +143,17 @@ def _busy(seen: Seen) -> Advice | None:
         )
     if seen.others_cpu > BUSY_SHARE:
         names = f" ({', '.join(seen.busy_programs)})" if seen.busy_programs else ""
-        took = f"Other programs took up to {seen.others_cpu:.0%} of the CPU{names}."
+        most = "" if seen.one_answer else "up to "
+        took = f"Other programs took {most}{seen.others_cpu:.0%} of the CPU{names}."
         if seen.threads > 1 and not seen.target_on_gpu:
             return Advice(
                 took,
                 "Each step waits for its slowest thread, so one core that is taken slows all of them down many times."
                 " Close the others, or leave them a core.",
-                f"{_again(seen)} --threads {seen.threads - 1}",
+                _command(seen, f"--threads {seen.threads - 1}"),
             )
-        return Advice(took, "Runs beside them vary more. Close them and measure again.", _again(seen))
+        if not seen.one_answer:
+            return Advice(took, "Runs beside them vary more. Close them and measure again.", _again(seen))
     return None
 
 
@@ -279,7 +200,7 @@ def _draft_on_cpu(seen: Seen) -> Advice | None:
     return Advice(
         f"The target is on the GPU, the draft on the CPU{_step(seen)}.",
         "A draft beside the GPU often takes longer than it saves.",
-        f"localspec bench {seen.target}{_draft(seen)} --draft-device auto --draft-gpu-layers -1 --kv q8_0",
+        _command(seen, "--draft-device auto --draft-gpu-layers -1 --kv q8_0"),
     )
 
 
@@ -296,7 +217,7 @@ def _heavy_draft(seen: Seen) -> Advice | None:
     return Advice(
         f"A draft step takes {ratio:.2f} of a target step{layers}.",
         "The draft is too slow for what it saves; a smaller one, or one that costs nothing, pays sooner.",
-        f"localspec bench {seen.target} --draft lookup",
+        _command(seen, "", draft="lookup"),
     )
 
 
@@ -350,6 +271,13 @@ def _falling(seen: Seen) -> Advice | None:
     (first, high), (last, low) = min(seen.acceptance_by_length), max(seen.acceptance_by_length)
     if low > _FALLING * high:
         return None
+    if seen.one_answer:
+        return Advice(
+            f"Acceptance has fallen from {high:.0%} at {first:,} tokens of this conversation to {low:.0%} at {last:,}.",
+            "The draft follows long texts less well, or what is written now is harder to guess. A length chosen by"
+            " price wastes less there.",
+            "/n-draft auto",
+        )
     return Advice(
         f"Acceptance falls from {high:.0%} at {first} tokens to {low:.0%} at {last}.",
         "The draft follows long texts less well; a length that follows the text wastes less there.",
@@ -360,14 +288,12 @@ def _falling(seen: Seen) -> Advice | None:
 def _repeats(seen: Seen) -> Advice | None:
     if seen.repetition < _REPEATS:
         return None
-    change = "--temp 0.7" if seen.temperature < 0.5 else "--repeat-penalty 1.1"
+    change = "temp 0.7" if seen.temperature < 0.5 else "repeat-penalty 1.1"
     return Advice(
         f"An answer repeats itself: {seen.repetition:.0%} of its tokens continue a passage that it had before.",
         "Repeated text is easy to draft, so its speedup says little. The draft does not cause it: the text is the"
         " target's own.",
-        f"localspec {'run' if seen.one_answer else 'bench'} {seen.target}{_draft(seen)} {change}".replace(
-            "  ", " "
-        ),
+        f"/{change}" if seen.one_answer else _command(seen, f"--{change}"),
     )
 
 
@@ -377,7 +303,7 @@ def _nearly_full(seen: Seen) -> Advice | None:
     return Advice(
         f"{seen.vram_used / seen.vram_total:.0%} of the GPU's memory is in use.",
         "At the brim some drivers move memory into RAM, which is slower than no draft.",
-        f"localspec bench {seen.target}{_draft(seen)} --kv q8_0".replace("  ", " "),
+        _command(seen, "--kv q8_0"),
     )
 
 
@@ -387,6 +313,13 @@ def _draft(seen: Seen) -> str:
 
 def _again(seen: Seen) -> str:
     return f"localspec bench {seen.target}{_draft(seen)}".rstrip()
+
+
+def _command(seen: Seen, change: str, draft: str = "") -> str:
+    """Measure with this change; of a chat: go on with it."""
+    which = f"{seen.target}{f' --draft {draft}' if draft else _draft(seen)}"
+    words = ("run", which, change, "--continue") if seen.one_answer else ("bench", which, change)
+    return " ".join(filter(None, ("localspec", *words)))
 
 
 def _interval(seen: Seen) -> str:

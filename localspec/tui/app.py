@@ -27,6 +27,8 @@ TWICE_S = 2.0
 """Within this time a second Ctrl+C leaves."""
 CLOSE_S = 1.2
 """How long the engine's process may take to end."""
+SETTLE_S = 0.5
+"""How long the end of an answer may take to be kept after that."""
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +144,7 @@ class LocalspecApp(App[None]):
 
     def _abandon(self) -> None:
         self.worker.close(timeout=0.3)
+        self.chat.settle(timeout=0.3)
 
     # ------------------------------------------------------------------ failing
 
@@ -178,6 +181,7 @@ def run_app(
             app.run()
     finally:
         worker.close(timeout=CLOSE_S)
+        app.chat.settle(timeout=SETTLE_S)
     if app.failure is not None:
         sys.stderr.write(
             f"The interface failed: {type(app.failure).__name__}. The conversation is kept.\n"

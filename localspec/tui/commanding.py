@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from localspec.options import OPTIONS
 from localspec.settings import Settings, check_value
 from localspec.spec.stats import Stats
 from localspec.tui import text
-from localspec.tui.commands import Command, parse
+from localspec.tui.commands import Command, load_again, parse
 from localspec.worker.protocol import Configure
 
 if TYPE_CHECKING:
@@ -35,10 +36,15 @@ class Commands:
             "/draft": self._draft,
             "/n-draft": self._n_draft,
             "/temp": self._temp,
-            "/top-p": self._share,
-            "/min-p": self._share,
+            "/top-p": self._number,
+            "/min-p": self._number,
+            "/repeat-penalty": self._number,
+            "/presence-penalty": self._number,
+            "/frequency-penalty": self._number,
             "/top-k": self._top_k,
             "/seed": self._seed,
+            "/max-tokens": self._max_tokens,
+            "/think": self._think,
             "/system": self._system,
             "/regenerate": self._regenerate,
             "/drop": self._drop,
@@ -70,7 +76,11 @@ class Commands:
     def _draft(self, command: Command, argument: str) -> str | None:
         wanted = {"on": True, "off": False}.get(argument.lower())
         if wanted is None:
-            raise UsageError(f"{command.name} takes on or off, not “{argument}”.", hint="/draft on")
+            raise UsageError(
+                f"{command.name} takes on or off, not “{argument}”.",
+                why="Another draft has to be loaded. The conversation is kept and goes on with the next load.",
+                hint=load_again(f"--draft {shlex.quote(argument)}"),
+            )
         return self._configure(Configure(draft_on=wanted), f"Drafting will be {argument.lower()}")
 
     def _n_draft(self, command: Command, argument: str) -> str | None:
@@ -114,7 +124,7 @@ class Commands:
         greedy = ": always the most likely token" if value == 0 else ""
         return f"Temperature is {value:g}{self._when()}{greedy}."
 
-    def _share(self, command: Command, argument: str) -> str:
+    def _number(self, command: Command, argument: str) -> str:
         field = command.name[1:].replace("-", "_")
         value = getattr(self._checked(command, argument, field, float, "0.5"), field)
         self._sample(**{field: value})
@@ -129,6 +139,26 @@ class Commands:
         value = self._checked(command, argument, "seed", int, "4").seed
         self._sample(seed=value)
         return f"The seed is {value}{self._when()}."
+
+    def _max_tokens(self, command: Command, argument: str) -> str:
+        value = self._checked(command, argument, "max_tokens", int, "512").max_tokens
+        self._chat.session.max_tokens = value
+        return f"An answer has {f'at most {value:,} tokens' if value else 'no limit'}{self._when()}."
+
+    def _think(self, command: Command, argument: str) -> str:
+        wanted = {"on": True, "off": False, "auto": None}
+        if argument.lower() not in wanted:
+            raise UsageError(f"{command.name} takes on, off or auto, not “{argument}”.", hint="/think off")
+        think = self._chat.session.think = wanted[argument.lower()]
+        ready = self._chat.worker.ready
+        if think is not None and ready is not None and not ready.knows_thinking:
+            return "Set, but this model's template does not know how to switch thinking on or off."
+        does = {
+            True: "thinks first",
+            False: "does not think first",
+            None: "thinks first where its template says so",
+        }
+        return f"The model {does[think]}{self._when() or ', from the next answer on'}."
 
     # ------------------------------------------------------------ conversation
 

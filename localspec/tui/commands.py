@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from dataclasses import dataclass
 
 from localspec.errors import UsageError
+from localspec.options import OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,19 @@ COMMANDS = (
     Command("/top-p", "X", "keep the most likely tokens up to this share (0-1)", needs_argument=True),
     Command("/top-k", "N", "keep the N most likely tokens; 0 keeps all", needs_argument=True),
     Command("/min-p", "X", "drop tokens below this share of the best one (0-1)", needs_argument=True),
+    Command(
+        "/repeat-penalty", "X", "make tokens that came lately less likely; 1 is off", needs_argument=True
+    ),
+    Command("/presence-penalty", "X", "lower what came lately by this much; 0 is off", needs_argument=True),
+    Command("/frequency-penalty", "X", "the same for each time that it came; 0 is off", needs_argument=True),
     Command("/seed", "N", "the number that names the text", needs_argument=True),
+    Command("/max-tokens", "N", "longest answer in tokens; 0 has no limit", needs_argument=True),
+    Command(
+        "/think",
+        "on|off|auto",
+        "let the model think first; auto leaves it to its template",
+        needs_argument=True,
+    ),
     Command("/system", "[TEXT|clear]", "show, set or clear the system message"),
     Command("/regenerate", "", "answer the last message again, with a new seed", ("/retry",)),
     Command("/drop", "", "make room: forget the oldest message and its answer, then answer what is open"),
@@ -48,6 +62,14 @@ COMMANDS = (
 )
 
 _BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
+
+LOAD_FLAGS = {
+    f"/{option.flag[2:]}": option
+    for option in OPTIONS.values()
+    if option.flag.startswith("--") and "/" not in option.flag and f"/{option.flag[2:]}" not in _BY_NAME
+}
+"""What is chosen when the models load: typed as a command, the chat says how to load with it."""
+_OTHER_TARGET = ("/target", "/model", "/load")
 
 
 def is_command(text: str) -> bool:
@@ -79,6 +101,7 @@ def parse(text: str) -> tuple[Command, str]:
     argument = argument.strip()
     command = _BY_NAME.get(word.lower())
     if command is None:
+        _tell_how_to_load(word.lower(), argument)
         near = difflib.get_close_matches(word.lower(), _BY_NAME, n=3, cutoff=0.5)
         names = near or [each.name for each in COMMANDS]
         raise UsageError(
@@ -93,6 +116,33 @@ def parse(text: str) -> tuple[Command, str]:
             f"{command.name} needs a value: {command.help}.", hint=f"{command.name} {command.argument}"
         )
     return command, argument
+
+
+def load_again(words: str) -> str:
+    """What to type on the command line to go on with this conversation and other models or settings."""
+    return f"localspec run {words} --continue"
+
+
+def _tell_how_to_load(word: str, argument: str) -> None:
+    """Refuse what only a load can change, with what to type for it; anything else is no business of this.
+
+    Raises:
+        UsageError: `word` names a setting of the load, or another target.
+    """
+    option = LOAD_FLAGS.get(word)
+    if option is None and word not in _OTHER_TARGET:
+        return
+    given = shlex.quote(argument) if argument else ""
+    if option is None:
+        hint, allowed = load_again(given or "TARGET"), ""
+    else:
+        hint = load_again(f"{option.flag} {given or option.default or 'FILE'}")
+        allowed = f"It may be {option.allowed}. "
+    raise UsageError(
+        f"{word[1:]} is chosen when the models load.",
+        why=f"{allowed}Leave with /quit; the conversation is kept and goes on with the next load.",
+        hint=hint,
+    )
 
 
 def suggestions(text: str) -> list[Command]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from textual.content import Content
 
 MUTED = "$foreground 60%"
@@ -27,6 +28,8 @@ def _harmless() -> dict[int, str]:
 
 
 _HARMLESS = _harmless()
+_INVISIBLE = dict.fromkeys([0xAD, 0x200B, *range(0x2060, 0x2065), 0xFEFF, *range(0xE0000, 0xE0080)], "\ufffd")
+"""What takes no cell and says nothing: harmless in an answer, a disguise in a name."""
 
 
 def clean(text: str) -> str:
@@ -42,14 +45,41 @@ def clean(text: str) -> str:
 
 
 def one_line(text: str, width: int = 0) -> str:
-    """Clean text on one line, shortened in the middle to `width` characters (0 = as long as it is)."""
-    flat = " ".join(clean(text).split())
-    if not width or len(flat) <= width:
+    """Clean text on one line, what cannot be seen made visible; shortened in the middle to `width` cells.
+
+    Args:
+        text: Anything, often a name.
+        width: Cells of the screen; 0 = as long as it is.
+    """
+    flat = " ".join(clean(text).translate(_INVISIBLE).split())
+    if not width or cells(flat) <= width:
         return flat
     if width < 5:
-        return flat[:width]
+        return _first_cells(flat, width)
     head = (width - 1) // 2
-    return f"{flat[:head]}…{flat[-(width - 1 - head) :]}"
+    return f"{_first_cells(flat, head)}…{_first_cells(flat[::-1], width - 1 - head)[::-1]}"
+
+
+def cells(text: str) -> int:
+    """Cells of the screen that a text takes: wide characters take two."""
+    return cell_len(text)
+
+
+def _first_cells(text: str, width: int) -> str:
+    """As many characters from the start as fit into `width` cells."""
+    taken = 0
+    for place, character in enumerate(text):
+        taken += cell_len(character)
+        if taken > width:
+            return text[:place]
+    return text
+
+
+def token(text: str, width: int = 0) -> str:
+    """One token of a model on one line, its white space to be seen; shortened as `one_line` does."""
+    for space, shown in (("\n", "⏎"), ("\t", "⇥"), (" ", "·")):
+        text = text.replace(space, shown)
+    return one_line(text, width)
 
 
 def rate(value: float | None) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 
 import pytest
 
-from localspec.chat.session import Session, Turn
+from localspec.chat.session import Session
 from localspec.chat.store import ConversationStore
+from localspec.chat.turn import Turn
 from localspec.errors import ContextFullError, DecodeError, UsageError, WorkerDiedError
 from localspec.spec.events import DraftStatus, Finished, Piece, PromptProgress, Round, Sampling
 from localspec.spec.stats import Stats
@@ -300,11 +303,20 @@ def test_a_full_disk_in_the_middle(engine, store, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
-    list(session.ask("b"))
-    assert session.take_notices() == (
-        "The conversation cannot be stored (No space left on device); it goes on without.",
-    )
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        list(session.ask("b"))
+        assert session.take_notices() == (
+            "The conversation cannot be stored (No space left on device); it goes on without.",
+        )
+        fresh = Session(engine, store=store)
+        list(fresh.ask("x"))
+        assert len(list(store.folder.glob("*.jsonl"))) == 1  # none that is empty
+    assert [r.get("content") for r in store.newest().records[1:]] == ["a", "A "]
+    list(session.ask("c"))  # there is room again
+    assert session.take_notices() == ("The conversation is stored again, all of it.",)
+    contents = [r.get("content") for r in store.newest().records[1:]]
+    assert contents == ["a", "A ", "b", "B ", "c", "C "]
 
 
 def test_torn_and_foreign_lines_are_skipped(engine, store):
@@ -318,9 +330,25 @@ def test_torn_and_foreign_lines_are_skipped(engine, store):
     assert [t.content for t in again.messages] == ["a", "A "]
     list(again.ask("b"))
     assert [r.get("content") for r in store.newest().records[1:]] == ["a", "A ", "b", "B "]
-    (store.folder / "other.jsonl").write_text("[1, 2]\nnot json\n")
+    (store.folder / "other.jsonl").write_text("[1, 2]\nnot json\n" + "[" * 100_000 + "\n{}\n")
     (store.folder / "empty.jsonl").write_text("")
     assert len(store.list()) == 1
+
+
+def test_a_damaged_head_does_not_take_the_messages_along(engine, store):
+    session = Session(engine, store=store, system="S")
+    list(session.ask("a"))
+    session.keep_typed("t")
+    file = store.newest().path
+    file.write_bytes(b"\x00\xff" * 40 + file.read_bytes()[30:])
+    again = Session(engine, store=store)
+    again.resume(store.newest())
+    assert [t.content for t in again.messages] == ["a", "A "]
+    assert again.typed == "t"
+    list(again.ask("b"))
+    last = Session(engine)
+    last.resume(store.newest())
+    assert [t.content for t in last.messages] == ["a", "A ", "b", "B "]
 
 
 @pytest.mark.parametrize(
@@ -369,3 +397,93 @@ def test_nothing_is_stored_before_something_is_said(engine, store):
     session.clear()
     assert store.list() == []
     assert store.newest() is None
+
+
+# ---------------------------------------------------------- what was not sent
+
+
+def test_unsent_text_is_kept_until_it_is_sent(engine, store):
+    session = Session(engine, store=store)
+    session.keep_typed(" \n ")
+    assert store.newest() is None
+    list(session.ask("a"))
+    session.keep_typed("half a\nthought")
+    session.keep_typed("half a\nthought")
+    assert [r["type"] for r in store.newest().records].count("typed") == 1
+    again = Session(engine, store=store)
+    again.resume(store.newest())
+    assert again.typed == "half a\nthought"
+    assert [t.content for t in again.messages] == ["a", "A "]
+    list(again.ask("half a\nthought, sent"))
+    assert again.typed == ""
+    last = Session(engine, store=store)
+    last.resume(store.newest())
+    assert last.typed == ""
+    last.keep_typed("more")
+    last.keep_typed("")  # it was deleted again
+    last.resume(store.newest())
+    assert last.typed == ""
+
+
+# --------------------------------------------------------- another one has it
+
+
+def test_a_conversation_of_a_newer_version_is_copied(engine, store):
+    session = Session(engine, store=store)
+    list(session.ask("a"))
+    file = store.newest().path
+    newer = file.read_text().replace('"version":1', '"version":2') + '{"type":"picture","content":[1]}\n'
+    file.write_text(newer)
+    again = Session(engine, store=store)
+    again.resume(store.newest())
+    assert [t.content for t in again.messages] == ["a", "A "]
+    assert again.take_notices()[0].startswith("A newer localspec wrote this conversation")
+    list(again.ask("b"))
+    assert file.read_text() == newer
+    copy = next(one for one in store.list() if one.path != file)
+    assert copy.messages == 4
+    last = Session(engine, store=store)
+    last.resume(store.load(copy.path))
+    assert said(last) == said(again)
+
+
+def test_two_chats_do_not_write_into_one_file(engine, store):
+    pytest.importorskip("fcntl", reason="this system has no locks of this kind")
+    list(Session(engine, store=store).ask("a"))
+    hold = (
+        "import sys; from pathlib import Path; from localspec.chat.store import ConversationStore\n"
+        "mine = ConversationStore(Path(sys.argv[1])).newest(); print(mine.claim(), flush=True); sys.stdin.read()"
+    )
+    # The lock of this process's own session goes with the file that it has open.
+    fresh = ConversationStore(store.folder)
+    file = fresh.newest().path
+    file.with_suffix(".lock").unlink()
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(store.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline().strip() == b"True"
+        before = file.read_bytes()
+        second = Session(engine, store=fresh)
+        second.resume(fresh.newest())
+        assert second.take_notices()[0].startswith("Another chat has this open")
+        list(second.ask("b"))
+        assert file.read_bytes() == before
+        assert [t.content for t in second.messages] == ["a", "A ", "b", "B "]
+        other.stdin.close()
+    third = Session(engine, store=fresh)
+    third.resume(fresh.load(file))
+    assert third.take_notices() == ()
+
+
+def test_a_template_is_told_one_time_throughout_a_conversation(engine, monkeypatch):
+    """A time that goes on would change the beginning of the prompt, and with it all that the caches hold."""
+    clock = iter(range(100, 200))
+    monkeypatch.setattr("localspec.chat.session.time.time", lambda: next(clock))
+    session = Session(engine)
+    list(session.ask("a"))
+    list(session.ask("b"))
+    session.clear()
+    list(session.ask("c"))
+    first, second, third = (command.now for command in engine.commands)
+    assert first == second
+    assert third > first

@@ -26,6 +26,7 @@ def test_neighbours_of_one_kind_are_joined_and_no_text_is_lost():
         ("length", " ", "hm", "no answer yet: the limit of tokens was reached"),
         ("stop", "", "hm", "no answer yet: it ended while thinking"),
         ("died", "x", "hm", "the engine stopped here"),
+        ("stop", " \n", "", "the model ended its answer before any text"),
     ],
 )
 def test_notes(reason, content, thinking, said):

@@ -9,7 +9,8 @@ import pytest
 import typer
 
 from localspec.cli.app import build
-from localspec.measure.advice import Seen, advise, best_length
+from localspec.measure.advice import advise, best_length
+from localspec.measure.seen import Seen
 
 GOOD = Seen(
     target="big",
@@ -109,6 +110,31 @@ TABLE = {
         replace(GOOD, others_cpu=0.4, target_on_gpu=False, threads=8),
         "up to 40% of the CPU",
         "localspec bench big --draft 4b --threads 7",
+    ),
+    "another program on the GPU, in a chat": (
+        replace(GOOD, one_answer=True, gpu_busy=True, gpu_percent=83, gpu_programs=("blender",)),
+        "Other programs use the GPU: it is 83 % busy while we rest (blender)",
+        "nvidia-smi",
+    ),
+    "another program on the CPU, in a chat": (
+        replace(GOOD, one_answer=True, others_cpu=0.4, target_on_gpu=False, threads=8),
+        "Other programs took 40% of the CPU",
+        "localspec run big --draft 4b --threads 7 --continue",
+    ),
+    "acceptance falls in a chat": (
+        replace(GOOD, one_answer=True, acceptance_by_length=((300, 0.8), (2100, 0.5))),
+        "from 80% at 300 tokens of this conversation to 50% at 2,100",
+        "/n-draft auto",
+    ),
+    "a heavy draft in a chat": (
+        replace(SLOWER, one_answer=True, cost_ratio=0.8),
+        "A draft step takes 0.80 of a target step",
+        "localspec run big --draft lookup --continue",
+    ),
+    "repeats in a chat": (
+        replace(GOOD, one_answer=True, repetition=0.6, temperature=0.7),
+        "repeats",
+        "/repeat-penalty 1.1",
     ),
     "a CPU build beside a GPU": (
         replace(GOOD, target_on_gpu=False, idle_gpu="RTX 3090", gpu_build="CMAKE_ARGS=x pip install y"),

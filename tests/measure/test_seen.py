@@ -35,7 +35,7 @@ LOAD = Load("t.gguf", DraftSpec("model", "d.gguf"))
 FINISHED = Finished("stop", "", "", tuple(range(201)), STATS, ON, 301, 4096)
 
 
-def seen(finished=FINISHED, ready=READY, load=LOAD, memory=None, wanted=True):
+def seen(finished=FINISHED, ready=READY, load=LOAD, memory=None, wanted=True, **more):
     return from_answer(
         ready,
         load,
@@ -45,6 +45,7 @@ def seen(finished=FINISHED, ready=READY, load=LOAD, memory=None, wanted=True):
         sampling=Sampling(),
         memory=memory,
         wanted=wanted,
+        **more,
     )
 
 
@@ -90,6 +91,20 @@ def test_context_and_memory_count_for_short_answers_too():
     short = replace(FINISHED, stats=Stats(completion_tokens=3), context_used=3900)
     full = MemoryUse("VRAM", 239 * GIB // 10, 24 * GIB)
     assert [one.kind for one in advise(seen(short, memory=full))] == ["context", "nearly_full"]
+
+
+def test_other_programs_beside_an_answer():
+    around = Surroundings(0.6, (Program(1, "cc1plus", 0.4),), 60, (Program(2, "blender"),))
+    on_cpu = seen(others_cpu=0.4, surroundings=around)
+    assert [one.kind for one in advise(on_cpu)] == ["busy"]
+    assert "40% of the CPU (cc1plus)" in advise(on_cpu)[0].seen
+    on_gpu = replace(READY, target=replace(MODEL, gpu_layers=31), draft_model=replace(MODEL, gpu_layers=31))
+    said = advise(seen(ready=on_gpu, others_cpu=0.9, surroundings=around))
+    assert [one.kind for one in said] == ["busy"]
+    assert "60 % busy while we rest (blender)" in said[0].seen
+    assert advise(seen(ready=on_gpu, others_cpu=0.9, surroundings=replace(around, gpu_percent=3))) == []
+    short = replace(FINISHED, stats=replace(STATS, completion_tokens=63))
+    assert advise(seen(short, others_cpu=0.9, surroundings=around)) == []
 
 
 def test_a_look_at_the_machine():

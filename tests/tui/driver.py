@@ -15,6 +15,8 @@ from textual.pilot import Pilot
 
 from localspec.chat.session import Session
 from localspec.chat.store import ConversationStore
+from localspec.measure.surroundings import Surroundings
+from localspec.tui.advising import Neighbours
 from localspec.tui.app import LocalspecApp
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.widgets.notices import Notice
@@ -37,6 +39,23 @@ class Pair:
 
     def remember(self) -> None:
         self.remembered += 1
+
+
+class Around(Neighbours):
+    """A machine on which others take this share of the CPU; by default a quiet one, whatever else the tests' does."""
+
+    def __init__(self, share: float = 0.0, seen: Surroundings | None = None) -> None:
+        super().__init__()
+        self.share = share
+        self.seen = seen or Surroundings(share, (), None, ())
+        self.looks = 0
+
+    def others(self, engine: int | None) -> float:
+        return self.share
+
+    def look(self, *, on_gpu: bool) -> Surroundings:
+        self.looks += 1
+        return self.seen
 
 
 @dataclass
@@ -78,7 +97,15 @@ class Chat:
         await self.until(
             lambda: not self.screen.busy and all(a.idle for a in self.screen.conversation.answers())
         )
+        await self.painted()
         return self.screen.last_answer()
+
+    async def painted(self) -> None:
+        """Wait until what was changed is laid out, however busy the machine."""
+        for _ in range(2):  # new widgets are mounted in one pass and have a size in the next
+            done = asyncio.Event()
+            self.app.screen.call_after_refresh(done.set)
+            await asyncio.wait_for(done.wait(), 20)
 
     def words(self) -> str:
         """The whole screen as text."""
@@ -104,6 +131,7 @@ async def chat(
     target_name: str = "big",
     host: str = "tests.fake_host:serve",
     store: ConversationStore | None = None,
+    around: Neighbours | None = None,
     folder: Path,
 ) -> AsyncIterator[Chat]:
     """The app on a screen of `size` cells; the engine follows `script` (see tests/fake_host.py).
@@ -119,6 +147,7 @@ async def chat(
         session.resume(kept)
     pair = Pair(load or Load(target=TARGET, draft=draft), target_name, notes=notes)
     app = LocalspecApp(session, worker, pair)
+    app.chat.advisor.neighbours = around or Around()
     try:
         async with app.run_test(size=size) as pilot:
             running = Chat(app, pilot, worker, session, pair)

@@ -12,7 +12,9 @@ from textual import events
 
 from localspec.chat.store import ConversationStore
 from localspec.errors import ContextFullError, LocalspecError
+from localspec.spec.events import Piece
 from localspec.tui.screens.help import Help
+from localspec.tui.widgets.answer import Answer
 from localspec.worker.protocol import DraftSpec, Event, Generate, Load
 from tests.tui.driver import TARGET, chat
 
@@ -196,14 +198,69 @@ async def test_toggle_colours_loses_nothing(tmp_path: Path) -> None:
         assert answer._pieces.display
         assert not answer._markdown.display
         shown = "\n".join(str(each.content) for each in answer._pieces.children)
-        assert shown == answer.text
+        assert "‹·wrong›" in shown
+        assert shown.replace("‹·wrong›", "") == answer.text
         styles = {str(span.style) for each in answer._pieces.children for span in each.content.spans}
-        assert len(styles) == 2
+        assert len(styles) == 3
         await c.pilot.press("f4")
         await c.pilot.pause(0.2)
         assert answer._markdown.display
         assert answer._markdown.source == answer.text
         assert answer.text == c.session.messages[-1].content
+
+
+@pytest.mark.parametrize("text", ["one\n\n", "- one\n"])
+async def test_an_endless_answer_does_not_become_endless_widgets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr("localspec.tui.widgets.answer._MOST_BLOCKS", 10)
+    monkeypatch.setattr("localspec.tui.widgets.answer._MOST_ITEMS", 15)
+    monkeypatch.setattr("localspec.tui.widgets.answer._LONGEST_BLOCK", 400)
+    async with chat(folder=tmp_path) as c:
+        answer = Answer()
+        await c.screen.conversation.add(answer)
+        for _ in range(6):
+            answer.feed([Piece(1, text * 10, False)])
+            await c.until(lambda: answer.idle)
+        answer.finish("")
+        await c.until(lambda: answer.idle)
+        assert len(list(answer.walk_children())) < 50
+        shown = answer._markdown.source + "\n".join(str(each.content) for each in answer._rest.children)
+        assert "".join(shown.split()) == "".join((text * 60).split())
+        assert answer._rest.display
+        assert answer.text == text * 60
+
+
+async def test_the_welcome_stays_beside_notes_until_something_is_asked(tmp_path: Path) -> None:
+    async with chat(folder=tmp_path, notes=("A very small model.",)) as c:
+        await c.until(lambda: "A very small model." in c.words())
+        assert "Type a question and press Enter." in c.words()
+        await c.ask()
+        await c.until(lambda: "Type a question and press Enter." not in c.words())
+
+
+async def test_unsent_text_is_there_when_the_chat_is_gone_on_with(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "kept")
+    async with chat("n=3", folder=tmp_path, store=store) as c:
+        await c.ask("first")
+        c.screen.prompt.put("half a\nthought [/red]")
+        c.screen.settle(1.0)
+    async with chat("n=3", folder=tmp_path, store=store) as c:
+        await c.until(lambda: "Going on with" in c.notices())
+        assert c.screen.prompt.text == "half a\nthought [/red]"
+        c.screen.prompt.put("/quit")
+        c.screen.settle(1.0)  # a command is no message
+    assert store.newest().records[-1] == {"type": "typed", "content": ""}
+
+
+async def test_what_had_arrived_is_kept_when_the_engine_is_closed_in_mid_answer(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "kept")
+    async with chat("n=900,tok_s=100,stubborn=1,text=alpha ", folder=tmp_path, store=store) as c:
+        await c.send("go")
+        await c.until(lambda: c.screen.figures.stats.completion_tokens > 4)
+        c.worker.close(0.5)
+        c.screen.settle(10.0)
+        assert store.newest().records[-1]["content"].startswith("alpha alpha")
 
 
 async def test_draft_status_is_always_there(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UsageError
+from localspec.options import OPTIONS
 from localspec.spec.stats import Source
 from localspec.tui import clipboard
-from localspec.tui.commands import COMMANDS, as_message, is_command, parse, suggestions
+from localspec.tui.commands import COMMANDS, LOAD_FLAGS, as_message, is_command, parse, suggestions
 from localspec.tui.screens.help import Help
 from localspec.worker.protocol import DraftSpec
 from tests.tui.driver import chat
@@ -97,7 +98,7 @@ async def test_draft_commands_while_idle(tmp_path: Path) -> None:
         await c.until(lambda: "k 2" in c.words())
         await c.send("/n-draft auto:5")
         await c.until(lambda: "Drafting is on, the length by price." in c.notices())
-        await c.until(lambda: "k 5 auto" in c.words())
+        await c.until(lambda: "k ≤5 auto" in c.words())
         await c.send("/draft off")
         await c.until(lambda: "draft: off: switched off" in c.words())
     nothing = DraftSpec(kind="none", off_reason="no draft was asked for")
@@ -113,7 +114,12 @@ async def test_sampling_commands(tmp_path: Path) -> None:
             "/top-p 0.8",
             "/top-k 7",
             "/min-p 0.05",
+            "/repeat-penalty 1.1",
+            "/presence-penalty 0.2",
+            "/frequency-penalty -0.1",
             "/seed 99",
+            "/max-tokens 700",
+            "/think off",
             "/system Be brief.",
         ):
             await c.send(command)
@@ -121,12 +127,39 @@ async def test_sampling_commands(tmp_path: Path) -> None:
         said = await c.ask("x")
         for part in (
             '"temperature": 0.3', '"top_p": 0.8', '"top_k": 7', '"min_p": 0.05', '"seed": 99', "Be brief.",
+            '"repeat_penalty": 1.1', '"presence_penalty": 0.2', '"frequency_penalty": -0.1', '"max_tokens": 700',
+            '"think": false',
         ):  # fmt: skip
             assert part in said, part
         for said in ("Temperature is 0.3", "top-p is 0.8", "top-k is 7", "min-p is 0.05", "The seed is 99"):
             assert said in c.notices()
+        assert "at most 700 tokens" in c.notices()
+        assert "template does not know how to switch thinking" in c.notices()
         await c.send("/system clear")
         assert c.session.system == ""
+        await c.send("/think auto")
+        assert c.session.think is None
+
+
+def test_what_only_a_load_changes_tells_what_to_type() -> None:
+    for typed, hint in (
+        ("/overlap on", "localspec run --overlap on --continue"),
+        ("/overlap", "localspec run --overlap auto --continue"),
+        ("/kv q8_0", "localspec run --kv q8_0 --continue"),
+        ("/ctx 16384", "localspec run --ctx 16384 --continue"),
+        ("/lookup my notes.txt", "localspec run --lookup 'my notes.txt' --continue"),
+        ("/model qwen3.8-27b", "localspec run qwen3.8-27b --continue"),
+    ):
+        with pytest.raises(UsageError, match="is chosen when the models load") as raised:
+            parse(typed)
+        assert raised.value.hint == hint
+    assert parse("/n-draft 4")
+
+
+def test_every_setting_of_a_chat_has_a_command_or_says_what_to_type() -> None:
+    known = {name for command in COMMANDS for name in (command.name, *command.aliases)} | set(LOAD_FLAGS)
+    flags = {option.flag.partition("/")[0] for option in OPTIONS.values() if option.flag.startswith("--")}
+    assert {f"/{flag[2:]}" for flag in flags} <= known
 
 
 @pytest.mark.parametrize(
@@ -143,6 +176,11 @@ async def test_sampling_commands(tmp_path: Path) -> None:
         ("/n-draft 99", "a whole number N from 0 to 16"),
         ("/n-draft x", "a whole number N from 0 to 16"),
         ("/draft maybe", "on or off"),
+        ("/draft 4b", "localspec run --draft 4b --continue"),
+        ("/think maybe", "takes on, off or auto"),
+        ("/max-tokens -1", "a whole number, 0 or more"),
+        ("/repeat-penalty 0", "a number greater than 0 and at most 5"),
+        ("/overlap on", "localspec run --overlap on --continue"),
         ("/seed -4", "a whole number"),
         ("/draft", "needs a value"),
         ("/bogus", "There is no command /bogus"),
@@ -295,6 +333,20 @@ async def test_ctrl_q_leaves_in_every_phase(tmp_path: Path, script: str) -> None
             await c.send("go")
         await c.pilot.press("ctrl+q")
         await c.until(lambda: not c.app.is_running, 2)
+
+
+async def test_ctrl_d_leaves_from_an_empty_box_only(tmp_path: Path) -> None:
+    async with chat("n=2000,tok_s=100", folder=tmp_path) as c:
+        await c.send("go")
+        await c.until(lambda: c.screen.answering)
+        c.screen.prompt.put("ab")
+        await c.pilot.press("left", "ctrl+d")
+        await c.until(lambda: c.screen.prompt.text == "a")
+        assert c.app.is_running
+        c.screen.prompt.put("")
+        await c.pilot.press("ctrl+d")
+        await c.until(lambda: not c.app.is_running)
+        assert c.app.return_code == 0
 
 
 async def test_ctrl_c_copies_a_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ if not hasattr(pexpect, "spawn"):
 
 import psutil  # noqa: E402
 
+from localspec.chat.store import ConversationStore  # noqa: E402
 from tests.cli.program import environment  # noqa: E402
 
 COLUMNS, LINES = 80, 24
@@ -156,11 +157,20 @@ def test_closed_terminal_ends_quietly(tmp_path: Path) -> None:
     terminal = ready(tmp_path, "n=100000,tok_s=200")
     terminal.send(b"hi\r")
     terminal.sees("answering")
+    terminal.send(b"half a thought")
+    terminal.sees("half a thought")
     process = psutil.Process(terminal.program.pid)
     children = process.children(recursive=True)
     terminal.program.ptyproc.fileobj.close()
     terminal.program.closed = terminal.program.ptyproc.closed = True
     assert not psutil.wait_procs([process, *children], timeout=5)[1]
+    kept = ConversationStore(tmp_path / "kept").newest()
+    assert kept is not None
+    said = [(record.get("role", record["type"]), record["content"]) for record in kept.records[1:]]
+    assert [who for who, _ in said] == ["user", "assistant", "typed"]
+    assert said[0][1] == "hi"
+    assert said[1][1].startswith("The quick")
+    assert said[2][1] == "half a thought"
 
 
 def test_abort_of_the_engine_leaves_a_terminal_that_works(tmp_path: Path) -> None:

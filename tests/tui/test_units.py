@@ -6,6 +6,7 @@ import random
 
 import pytest
 from textual.content import Content
+from textual.widgets import Static
 
 from localspec.spec.events import DraftStatus
 from localspec.spec.stats import Stats
@@ -13,6 +14,7 @@ from localspec.tui import text
 from localspec.tui.app import light_terminal
 from localspec.tui.markdown import BlockSplitter, make_parser, preview, table
 from localspec.tui.speed import Speedometer
+from localspec.tui.widgets.chunks import Chunks
 from localspec.tui.widgets.figures import Figures, panel, strip
 from localspec.worker.protocol import MemoryUse
 
@@ -42,6 +44,15 @@ def test_other_numbers() -> None:
     assert text.gibibytes(GIB, 0) == "1.0 GiB"
     assert text.one_line("a\n b\tc") == "a b c"
     assert text.one_line("abcdefghij", 7) == "abc…hij"
+
+
+def test_names_are_measured_in_cells_and_hide_nothing() -> None:
+    for name in ("模型" * 20, "👩‍👩‍👧" * 9 + "x", "é" * 50, "a" * 50):
+        for width in range(1, 30):
+            assert text.cells(text.one_line(name, width)) <= width
+    assert text.one_line("模型模型模型", 7) == "模…型"
+    assert text.one_line("a\u200bb\ufeff\u00adc") == "a\ufffdb\ufffd\ufffdc"
+    assert text.token(" a\n\t") == "·a⏎⇥"
 
 
 def test_bars() -> None:
@@ -192,3 +203,21 @@ def test_light_terminals() -> None:
     assert light_terminal({"COLORFGBG": "0;default;7"})
     assert not light_terminal({"COLORFGBG": "15;0"})
     assert not light_terminal({})
+
+
+def test_a_growing_text_is_cut_into_small_widgets_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(Chunks, "mount", lambda _, widget: made.append(str(widget.content)))
+    monkeypatch.setattr(Static, "update", lambda _, content, **more: made.__setitem__(-1, str(content)))
+    lines = "\n".join(f"line {i} " + "w " * (i % 40) for i in range(200))
+    for text_of in (lines, "x" * 15_000, "\n" * 2_000):
+        for step in (1_997, len(text_of)):
+            made.clear()
+            chunks = Chunks()
+            for start in range(0, len(text_of), step):
+                chunks.write([(text_of[start : start + step], "")])
+            assert max(map(len, made)) <= 12_000
+            assert "".join("".join(made).split()) == "".join(text_of.split())
+            if text_of == lines:
+                assert "\n".join(made) == lines
+                assert max(map(len, made)) < 1_700

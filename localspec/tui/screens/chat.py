@@ -103,6 +103,8 @@ class ChatScreen(Events):
             answer = Answer(coloured=self.coloured)
             await self.conversation.add(answer)
             answer.recall(turn.content, turn.thinking, "broken off" if turn.unfinished else "")
+        if self.session.typed and not self.prompt.text:
+            self.prompt.put(self.session.typed)
         if turns:
             self.say(f"Going on with “{text.one_line(self.session.title, 60)}”. /clear begins anew.")
         if self.session.unanswered:
@@ -195,7 +197,7 @@ class ChatScreen(Events):
             return ()
 
         self.conversation.restart()
-        self._advised.clear()
+        self.advisor.clear()
         self.figures = Figures(
             draft=self.figures.draft,
             memory=self.figures.memory,
@@ -269,6 +271,10 @@ class ChatScreen(Events):
         if found:
             self.prompt.put(f"{found[0].name} " if found[0].argument else found[0].name)
 
+    def on_prompt_left(self) -> None:
+        """Ctrl+D in an empty box leaves, as in a shell."""
+        self.leave()
+
     # ----------------------------------------------------------------- actions
 
     def action_stop(self) -> None:
@@ -313,6 +319,17 @@ class ChatScreen(Events):
     def action_follow(self) -> None:
         """Follow the end of the conversation again."""
         self.conversation.follow()
+
+    def settle(self, timeout: float) -> None:
+        """After the end, of the engine too: keep what had arrived of an answer, and what stands unsent in the prompt.
+
+        Args:
+            timeout: Seconds to wait for the answer.
+        """
+        if self._feed is not None:
+            self._feed.join(timeout)
+        typed = self.prompt.text
+        self.session.keep_typed("" if is_command(typed) else typed)
 
     def leave(self) -> None:
         """Leave the program."""

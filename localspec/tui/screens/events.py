@@ -6,6 +6,7 @@ import contextlib
 import logging
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import PurePath
@@ -15,10 +16,10 @@ from textual.screen import Screen
 
 from localspec.chat.session import Session
 from localspec.errors import ContextFullError, LocalspecError
-from localspec.measure.advice import advise
-from localspec.measure.seen import from_answer
-from localspec.spec.events import DraftStatus, Finished, Piece, PromptProgress, Round
+from localspec.measure.advice import Advice
+from localspec.spec.events import DraftStatus, Finished, Piece, PromptProgress, Rejected, Round
 from localspec.tui import clipboard, text
+from localspec.tui.advising import Advisor
 from localspec.tui.feed import Ended, Feed
 from localspec.tui.speed import Course, Speedometer
 from localspec.tui.widgets.answer import Answer
@@ -28,7 +29,7 @@ from localspec.tui.widgets.hints import BUSY, IDLE, Keys
 from localspec.tui.widgets.loading import Loading
 from localspec.tui.widgets.notices import Kind, Notice, advice_content, error_content
 from localspec.tui.widgets.prompt import Prompt
-from localspec.tui.widgets.stats import StatsPanel
+from localspec.tui.widgets.stats import REJECTED, StatsPanel
 from localspec.tui.widgets.title import Title
 from localspec.worker.process import Worker
 from localspec.worker.protocol import DraftChanged, Event, Load, LoadProgress, MemoryUse, Ready
@@ -81,10 +82,11 @@ class Events(Screen[None]):
         self.figures = Figures()
         self.coloured = coloured
         self._launch: Pair | None = launch
-        self._advised: set[str] = set()
         self._names = (launch.target_name, launch.draft_name)
+        self.advisor = Advisor(session, worker, self._names, self._advise)
         self._speed = Speedometer()
         self._course = Course()
+        self._rejected: deque[Rejected] = deque(maxlen=REJECTED)
         self._feed: Feed | None = None
         self._kind: Literal["load", "answer", "clear"] = "load"
         self._answer: Answer | None = None
@@ -127,6 +129,8 @@ class Events(Screen[None]):
         self._speed.reset()
         if kind == "answer":
             self._course.reset()
+            self._rejected.clear()
+            self.advisor.answer_begins()
         self._title.show(phase={"load": "loading", "answer": "reading the prompt", "clear": "clearing"}[kind])
         self._feed = Feed(source, name=f"localspec {kind}")
         self._show_keys()
@@ -137,10 +141,10 @@ class Events(Screen[None]):
             if self._stopping and feed is not None:
                 self.worker.stop()  # again: one that came before the request was made has reached nothing
             arrived: list[Any] = feed.drain() if feed is not None else [*self.worker.idle_events()]
-            pieces: list[Piece] = []
+            pieces: list[Piece | Rejected] = []
             for event in arrived:
                 if isinstance(event, Round):
-                    pieces += event.pieces
+                    pieces += _with_rejected(event)
                 self._take(event)
                 if isinstance(event, Finished | Ended):
                     self._give(pieces)
@@ -153,15 +157,16 @@ class Events(Screen[None]):
             if not self.answering or now - self._shown_at >= FIGURES_S:
                 self._shown_at = now
                 self._view.show(self.figures)
-                self._stats.show(self.figures, self._course)
+                self._stats.show(self.figures, self._course, tuple(self._rejected))
             while not self._results.empty():
                 self._copied(*self._results.get())
+            self.advisor.tick(self.figures.memory, idle=not self.busy and self.is_current)
             for notice in self.session.take_notices() if arrived else ():
                 self.say(notice, "warning")
         except Exception as error:  # a fault of ours must not take the conversation along
             self.unexpected(error)
 
-    def _give(self, pieces: list[Piece]) -> None:
+    def _give(self, pieces: list[Piece | Rejected]) -> None:
         if pieces and self._answer is not None:
             self._answer.feed(pieces)
 
@@ -213,6 +218,9 @@ class Events(Screen[None]):
     def _round(self, event: Round) -> None:
         self._speed.add(event.stats)
         self._course.add(event.stats)
+        self.advisor.round(event)
+        if event.rejected is not None:
+            self._rejected.appendleft(event.rejected)
         self._count(event)
         thinking = bool(event.pieces) and event.pieces[-1].thinking
         self._title.show(phase="thinking" if thinking else "answering")
@@ -257,7 +265,7 @@ class Events(Screen[None]):
         armed, self._armed = self._armed, False
         self._show_keys()
         if error is None and self._finished is not None:
-            self._advise(self._finished)
+            self.advisor.answer_ended(self._finished, self.figures.memory)
         if then is not None:
             then()
         elif armed and error is None and not stopped:
@@ -287,26 +295,8 @@ class Events(Screen[None]):
         if self._finished is not None and self._finished.reason == "context":
             self.say("The context is full. /drop forgets the oldest turn, /clear begins anew.", "warning")
 
-    def _advise(self, finished: Finished) -> None:
-        """Say the most pressing trouble of this answer that was not said in this conversation."""
-        ready, load = self.worker.ready, self.worker.loaded
-        if ready is None or load is None:
-            return
-        target, draft = self._names
-        seen = from_answer(
-            ready,
-            load,
-            finished,
-            target=target,
-            draft=draft,
-            sampling=self.session.sampling,
-            memory=self.figures.memory,
-            wanted=self.worker.draft_on,
-        )
-        fresh = [advice for advice in advise(seen) if advice.kind not in self._advised]
-        if fresh and not (finished.reason == "context" and fresh[0].kind == "context"):
-            self._advised.add(fresh[0].kind)
-            self.conversation.add(Notice(advice_content(fresh[0]), "advice"))
+    def _advise(self, advice: Advice) -> None:
+        self.conversation.add(Notice(advice_content(advice), "advice"))
 
     # ----------------------------------------------------------------- talking
 
@@ -366,6 +356,15 @@ class Events(Screen[None]):
             )
         else:
             self.say("Too long for the terminal's clipboard. /copy FILE saves the last answer.", "warning")
+
+
+def _with_rejected(event: Round) -> Iterable[Piece | Rejected]:
+    """What a round released, with the token that was drafted in vain in front of what was chosen in its place."""
+    rejected, pieces = event.rejected, event.pieces
+    if rejected is None or (pieces and pieces[-1].thinking):
+        return pieces
+    at = next((place for place, piece in enumerate(pieces) if not piece.drafted), len(pieces))
+    return (*pieces[:at], rejected, *pieces[at:])
 
 
 def _title_of(ready: Ready) -> str:

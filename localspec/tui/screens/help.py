@@ -19,12 +19,15 @@ KEYS = (
     ("Up, in an empty box", "the prompt before"),
     ("Esc", "stop the answer and keep its text"),
     ("Ctrl+C", "copy what is selected; else stop the answer; twice: leave"),
-    ("Ctrl+Q, /quit", "leave"),
+    (
+        "Ctrl+Q, /quit",
+        "leave; so does Ctrl+D in an empty box. What is typed is there again with run --continue",
+    ),
     ("PgUp, PgDn", "scroll; Ctrl+End follows the answer again"),
     ("Tab", "complete a command"),
     ("F2", "show or hide the stats: speed over the answer, acceptance, a round's time, net speedup"),
     ("F3", "fold or unfold the thinking"),
-    ("F4", "colour accepted draft tokens apart from the target's own"),
+    ("F4", "colour accepted draft tokens apart from the target's own, and show the rejected ones"),
     ("F1, Esc", "open and close this help"),
 )
 
@@ -40,6 +43,11 @@ FIGURES = (
     ("mean length", "mean accepted length: 1 + accepted / rounds, tokens that one pass of the target yields"),
     ("k", "draft length: tokens drafted in a round"),
     ("at position", "of the rounds that accepted the positions before, the share that accepted this one"),
+    (
+        "drafted → chosen",
+        "the last drafted tokens that the target did not take, what it chose instead, and how sure the draft was; · is "
+        "a space. With F4 they stand where they were, in ‹ ›",
+    ),
     ("net", "net speedup: tokens per second over what this target makes here without a draft"),
     (
         "time of a round",
@@ -48,6 +56,12 @@ FIGURES = (
     ("context", "tokens in the context / its size"),
     ("VRAM, RAM", "memory in use / in all: of the devices (VRAM), or of this process and machine (RAM)"),
     ("draft", "on, or off and why; the draft never changes the text, only the speed"),
+)
+
+_BESIDE = (
+    "What counts when the models load (context, cache, overlap, devices, another draft) is not changed in a chat: "
+    "typed as a command, as in /overlap on, it tells how to go on with it.\n"
+    "A message that starts with // is sent with one slash."
 )
 
 
@@ -91,7 +105,7 @@ class Help(ModalScreen[None]):
         with VerticalScroll(id="help"):
             for title, rows in (("Keys", KEYS), ("Commands", commands), ("Figures", FIGURES)):
                 yield Table(title, rows)
-            yield Static("A message that starts with // is sent with one slash.", markup=False)
+            yield Static(_BESIDE, markup=False)
             yield Static("Esc closes this help.", markup=False, classes="muted")
 
     def action_scroll(self, lines: int) -> None:

@@ -13,9 +13,10 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.spec.events import Piece
+from localspec.spec.events import Piece, Rejected
 from localspec.tui.markdown import AnswerMarkdown, BlockSplitter, make_parser, preview
 from localspec.tui.text import clean
+from localspec.tui.text import token as one_token
 from localspec.tui.widgets.chunks import Chunks
 from localspec.tui.widgets.thinking import Thinking
 
@@ -25,10 +26,24 @@ _REST, _LONGEST_REST_S = 50, 0.4
 """After a paint that computed for t seconds the next one comes this many times t later, within limits: a model that is
 computed on the same cores waits for every paint."""
 _PREVIEW = 3_000  # characters of an open block that are worth styling at every update
+_MOST_BLOCKS = 600
+"""Blocks of Markdown in an answer, each a widget of 30 kB that every layout visits; what follows is plain text."""
+_LONGEST_BLOCK = 40_000
+"""Characters of an open block, of which every update lays out all; a longer one goes on as plain text."""
+_MOST_ITEMS = 1_000
+"""Lines of an open block other than code: each item of a list becomes several widgets in the end."""
 ACCEPTED = "$text-success"
 OWN = "bold $text-warning"
+REJECTED = "$text-error"
 
-_LEGEND = Content.assemble(("■", ACCEPTED), " accepted from the draft   ", ("■", OWN), " the target's own")
+_LEGEND = Content.assemble(
+    ("■", ACCEPTED),
+    " accepted from the draft   ",
+    ("■", OWN),
+    " the target's own   ",
+    ("‹drafted›", REJECTED),
+    " and not chosen",
+)
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +61,7 @@ class Answer(Vertical):
         self._markdown = AnswerMarkdown()
         self._tail = Static("", classes="tail", markup=False)
         self._code = Chunks(classes="tail code")
+        self._rest = Chunks(classes="tail")
         self._legend = Static(_LEGEND, classes="legend", markup=False)
         self._pieces = Chunks(classes="pieces")
         self._foot = Static("", classes="answer-foot", markup=False)
@@ -60,6 +76,7 @@ class Answer(Vertical):
         self._wake = asyncio.Event()
         self._ending = False
         self._plain = False
+        self._long = False
         self._painting = False
         # Before mounting: a short answer can be over by then.
         self._foot.display = False
@@ -71,6 +88,7 @@ class Answer(Vertical):
         yield self._markdown
         yield self._tail
         yield self._code
+        yield self._rest
         yield self._legend
         yield self._pieces
         yield self._foot
@@ -82,18 +100,24 @@ class Answer(Vertical):
     @property
     def text(self) -> str:
         """The answer so far, as the model wrote it, without the thinking."""
-        return "".join(text for text, _ in self._runs)
+        return "".join(text for text, style in self._runs if style != REJECTED)
 
     @property
     def idle(self) -> bool:
         """Whether all that was fed is on the screen."""
         return not (self._fresh or self._painting or self._wake.is_set())
 
-    def feed(self, pieces: Iterable[Piece]) -> None:
-        """Take what some tokens released. Cheap: painting happens later, and not for every token."""
+    def feed(self, pieces: Iterable[Piece | Rejected]) -> None:
+        """Take what some tokens released, and what was drafted in vain in front of them.
+
+        Cheap: painting happens later, and not for every token.
+        """
         thought: list[str] = []
         tokens = 0
         for piece in pieces:
+            if isinstance(piece, Rejected):
+                self._runs.append((f"‹{one_token(piece.drafted)}›", REJECTED))
+                continue
             text = clean(piece.text)
             if piece.thinking:
                 thought.append(text)
@@ -140,6 +164,7 @@ class Answer(Vertical):
         self._pieces.display = self._coloured or self._plain
         self._legend.display = self._coloured
         self._markdown.display = not self._pieces.display
+        self._rest.display = self._long and not self._pieces.display
         tail = self._splitter.tail and not self._pieces.display
         self._code.display = bool(tail and self._splitter.in_code)
         self._tail.display = bool(tail and not self._splitter.in_code)
@@ -176,8 +201,14 @@ class Answer(Vertical):
         text, self._fresh = "".join(self._fresh), []
         if self._plain:
             return
+        if self._long:
+            self._rest.write([(text, "")])
+            return
         was_code = self._splitter.in_code
         finished = self._splitter.feed(text)
+        if self._too_long(finished):
+            self._go_on_plain(finished)
+            return
         if ending:
             finished += self._splitter.tail
             self._splitter = BlockSplitter()
@@ -190,6 +221,19 @@ class Answer(Vertical):
         with self.app.batch_update():
             await self._markdown.append(finished)
             self._paint_tail()
+
+    def _too_long(self, finished: str) -> bool:
+        tail = self._splitter.tail
+        lines = 0 if self._splitter.in_code else tail.count("\n")
+        blocks = len(self._markdown.children) + finished.count("\n\n")
+        return blocks > _MOST_BLOCKS or len(tail) > _LONGEST_BLOCK or lines > _MOST_ITEMS
+
+    def _go_on_plain(self, finished: str) -> None:
+        """The answer has become too long for Markdown: leave what is there, write what follows as it comes."""
+        self._long = True
+        tail, self._splitter = self._splitter.tail, BlockSplitter()
+        self._rest.write([(finished + tail, "")])
+        self._arrange()
 
     def _paint_tail(self) -> None:
         tail = self._splitter.tail

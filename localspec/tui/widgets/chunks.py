@@ -7,6 +7,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 _CHUNK = 1_500  # characters after which the next line goes into a new widget
+_LONGEST = 12_000  # of a line without an end, which then breaks here
 
 
 class Chunks(Vertical):
@@ -28,12 +29,18 @@ class Chunks(Vertical):
         for text, style in runs:
             rest = text
             while rest:
-                room = self._length >= _CHUNK
-                head, newline, after = rest.partition("\n") if room else (rest, "", "")
-                self._add(head, style)
-                if room and newline:
-                    self._finish()
-                rest = after
+                line_end = rest.find("\n", max(_CHUNK - self._length, 0))
+                most = max(_LONGEST - self._length, 1)
+                if 0 <= line_end <= most:
+                    self._add(rest[:line_end], style)
+                    rest = rest[line_end + 1 :]
+                elif len(rest) > most:
+                    self._add(rest[:most], style)
+                    rest = rest[most:]
+                else:
+                    self._add(rest, style)
+                    break
+                self._finish()
         self._paint()
 
     def clear(self) -> None:

@@ -9,6 +9,7 @@ from textual.widgets import Static
 
 from localspec.tui.text import MUTED
 from localspec.tui.widgets.answer import Answer
+from localspec.tui.widgets.notices import Notice
 
 _WELCOME = (
     ("Type a question and press Enter.", ""),
@@ -36,8 +37,9 @@ class Conversation(VerticalScroll, can_focus=False):
         self.mount(Welcome())
 
     def add(self, widget: Widget) -> AwaitMount:
-        """Append something; may be awaited until it is there."""
-        self.query(Welcome).remove()
+        """Append something; may be awaited until it is there. The welcome stays until a conversation begins."""
+        if not isinstance(widget, Notice):
+            self.query(Welcome).remove()
         return self.mount(widget)
 
     def follow(self) -> None:

@@ -106,7 +106,7 @@ def _figure(label: str, value: str, unit: str = "") -> list[Part]:
 
 
 def _length(parts: list[Part]) -> int:
-    return sum(len(part[0]) for part in parts)
+    return sum(text.cells(part[0]) for part in parts)
 
 
 def _content(parts: list[Part]) -> Content:
@@ -124,10 +124,13 @@ def _common(figures: Figures) -> tuple[str, str, str, str]:
     )
 
 
-def _draft_length(draft: DraftStatus) -> str:
-    """`4`, or `4 auto` where each round's length is chosen by price."""
+def _draft_length(figures: Figures) -> str:
+    """`4`, or `4 auto` where each round's length is chosen by price; before there was a round `≤31 auto`."""
+    draft = figures.draft
     shown = str(draft.n_draft) if draft.n_draft else text.NOTHING
-    return f"{shown} auto" if draft.auto else shown
+    if not draft.auto:
+        return shown
+    return f"{shown} auto" if figures.stats.rounds or not draft.n_draft else f"≤{shown} auto"
 
 
 def _acceptance(stats: Stats) -> str:
@@ -143,7 +146,7 @@ def strip(figures: Figures, width: int) -> list[Content]:
     """The figures in as few lines as `width` cells allow; the draft's state is never cut."""
     stats = figures.stats
     now, answer, ttft, mean = _common(figures)
-    k = _draft_length(figures.draft)
+    k = _draft_length(figures)
     speeds = [_figure("now", f"{now:>5}"), _figure("answer", f"{answer:>5}", "tok/s")]
     accepts = [_figure("accepted", f"{_acceptance(stats):>5}"), _figure("mean length", f"{mean:>5}")]
     speed = [*speeds[0], ("  ", ""), *speeds[1]]
@@ -232,7 +235,7 @@ def panel(figures: Figures, width: int) -> list[Content]:
         lines.append(Content.styled(title, "bold $text-primary"))
 
     def row(label: str, value: str, unit: str = "", style: str = _VALUE) -> None:
-        gap = max(1, width - len(label) - len(value) - 6)
+        gap = max(1, width - len(label) - text.cells(value) - 6)
         lines.append(_content([(label, _LABEL), (" " * gap, ""), (value, style), (f" {unit:<5}", _LABEL)]))
 
     head("Speed")
@@ -247,7 +250,7 @@ def panel(figures: Figures, width: int) -> list[Content]:
     row("tokens", f"{stats.completion_tokens:,}" if stats.completion_tokens else text.NOTHING)
     head("Drafting")
     lines.extend(_wrap(draft_parts(figures.draft), width))
-    row("draft length k", _draft_length(figures.draft))
+    row("draft length k", _draft_length(figures))
     row("acceptance rate", *_unit(_acceptance(stats)))
     row("mean accepted length", mean)
     lines.extend(position_columns(stats.per_position, width))

@@ -10,12 +10,6 @@ from textual.widgets import Static
 from localspec.tui.text import MUTED, bar, one_line, seconds
 from localspec.worker.protocol import LoadProgress
 
-_STAGES = {
-    "target": "Loading the target",
-    "draft": "Loading the draft",
-    "lookup": "Reading for lookup",
-    "warmup": "Warming up",
-}
 _BAR = 20
 
 
@@ -56,7 +50,7 @@ class Loading(Static):
         if not self.display:
             return
         event = self._progress
-        stage = _STAGES[event.stage] if event else "Starting the engine"
+        stage = event.doing if event else "Starting the engine"
         share = event.fraction if event else 0.0
         seconds_part = f" {share:4.0%}  {seconds(self.elapsed_s)}"
         room = self.content_size.width - len(stage) - 3 - _BAR - len(seconds_part)

@@ -34,6 +34,9 @@ class Prompt(TextArea):
     class Complete(Message):
         """Tab was pressed."""
 
+    class Left(Message):
+        """Ctrl+D was pressed in an empty box."""
+
     def __init__(self, *, id: str) -> None:
         super().__init__(
             id=id,
@@ -66,6 +69,8 @@ class Prompt(TextArea):
             self.insert("\n")
         elif event.key == "tab":
             self.post_message(self.Complete())
+        elif event.key == "ctrl+d" and not self.text:
+            self.post_message(self.Left())
         else:
             await super()._on_key(event)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.spec.events import Rejected
 from localspec.spec.stats import Stats
 from localspec.tui import plotting, text
 from localspec.tui.plotting import DASHES, LEAST_HEIGHT, LINE, REFERENCE, Series
@@ -20,6 +21,8 @@ _LOW = 12
 _PLOT = 9
 _TALL_PLOT = 14
 _TITLE = "tok/s over this answer"
+REJECTED = 6
+"""Rejected drafts that are listed."""
 
 
 class StatsPanel(Static):
@@ -30,12 +33,13 @@ class StatsPanel(Static):
         self.display = False
         self._figures = Figures()
         self._course = Course()
+        self._rejected: tuple[Rejected, ...] = ()
         self._shown: Content | None = None
         self._height = 0
 
-    def show(self, figures: Figures, course: Course) -> None:
-        """Show new figures."""
-        self._figures, self._course = figures, course
+    def show(self, figures: Figures, course: Course, rejected: tuple[Rejected, ...]) -> None:
+        """Show new figures, and the last rejected drafts, the newest first."""
+        self._figures, self._course, self._rejected = figures, course, rejected
         if self.display:
             self._paint()
 
@@ -53,7 +57,7 @@ class StatsPanel(Static):
         if width <= 0 or not self.display:
             return
         room = self.screen.size.height - LEFT_OVER
-        lines = draw(self._figures, self._course, width, max(room, 3))
+        lines = draw(self._figures, self._course, width, max(room, 3), self._rejected)
         content = Content("\n").join(lines)
         if self._shown is not None and content.is_same(self._shown):
             return
@@ -61,7 +65,9 @@ class StatsPanel(Static):
         self._shown, self._height = content, len(lines)
 
 
-def draw(figures: Figures, course: Course, width: int, room: int) -> list[Content]:
+def draw(
+    figures: Figures, course: Course, width: int, room: int, rejected: tuple[Rejected, ...] = ()
+) -> list[Content]:
     """The panel's lines.
 
     Args:
@@ -69,18 +75,21 @@ def draw(figures: Figures, course: Course, width: int, room: int) -> list[Conten
         course: Its speed over time.
         width: Cells of a line.
         room: Lines at most. Where they are few the least needed parts are left out.
+        rejected: The last rejected drafts, the newest first.
     """
     if width < SIDE_BY_SIDE:
         words = _words(figures, width)
         height = min(_PLOT, room - len(words))
         plot = _plot(figures, course, width, height) if height >= LEAST_HEIGHT else []
-        return [*words[:1], *plot, *words[1:], *_places(figures, width)][:room]
+        lines = [*words[:1], *plot, *words[1:], *_places(figures, width)][:room]
+        return lines + _rejections(rejected, width, room - len(lines))
     right = min(48, width // 2 + 2)
     left = width - right - 3
     words = _words(figures, right, levels=3 if room > _LOW else 2)
     if len(words) > room:
         words = _few_words(figures, right)[:room]
     words += _places(figures, right)[: room - len(words)]
+    words += _rejections(rejected, right, room - len(words))
     plot = _plot(figures, course, left, min(room, max(len(words), _TALL_PLOT if room > 20 else _PLOT)))
     rows = max(len(words), len(plot))
     words += [Content("")] * (rows - len(words))
@@ -124,7 +133,8 @@ def _sources(stats: Stats, width: int) -> list[Content]:
     for name, source in stats.by_source.items():
         figure = f"{source.accepted:,} of {source.drafted:,} {text.percent(source.acceptance_rate):>5}"
         label = text.one_line(name, max(width - len(figure) - 1, 5))
-        lines.append(Content.assemble((f"{label} ".ljust(width - len(figure)), text.MUTED), figure)[:width])
+        gap = " " * max(width - text.cells(label) - len(figure), 1)
+        lines.append(Content.assemble((label, text.MUTED), gap, figure)[:width])
     return lines
 
 
@@ -139,6 +149,21 @@ def _places(figures: Figures, width: int) -> list[Content]:
         more = ", overlapped" if figures.draft.overlap else f"; no overlap: {why_not}" if why_not else ""
         said += more if len(said) + len(more) <= width else ""
     return [Content.styled(text.one_line(said, width), text.MUTED)]
+
+
+def _rejections(rejected: tuple[Rejected, ...], width: int, room: int) -> list[Content]:
+    """A line for each rejected draft: its token, what the target chose in its place, and the draft's probability."""
+    if not rejected or room < 2:
+        return []
+    lines = [Content.styled("drafted → chosen, probability in the draft"[:width], text.MUTED)]
+    part = max((width - 9) // 2, 3)
+    for one in rejected[: room - 1]:
+        pair = Content.assemble(
+            (text.token(one.drafted, part), "$text-error"), (" → ", text.MUTED), text.token(one.chosen, part)
+        )
+        figure = "" if one.probability is None else text.percent(one.probability)
+        lines.append(_fit(pair, max(width - 6, 0)) + f"{figure:>6}")
+    return lines
 
 
 def _few_words(figures: Figures, width: int) -> list[Content]:

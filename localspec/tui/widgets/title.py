@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.tui.text import MUTED, one_line
+from localspec.tui.text import MUTED, cells, one_line
 
 
 class Title(Static):
@@ -38,7 +38,7 @@ class Title(Static):
         name = "localspec"
         room = width - len(name) - len(self._phase) - 4
         model = one_line(self._model, room) if room >= 8 else ""
-        gap = max(1, width - len(name) - 2 - len(model) - len(self._phase))
+        gap = max(1, width - len(name) - 2 - cells(model) - len(self._phase))
         self.update(
             Content.assemble((name, "bold $text-primary"), "  ", (model, ""), " " * gap, (self._phase, MUTED))
         )
