@@ -26,6 +26,7 @@ from localspec.models.catalog import Catalog, load_catalog
 from localspec.models.documents import read_documents
 from localspec.models.ref import ModelRef
 from localspec.models.text import shell_word
+from localspec.options import OPTIONS
 from localspec.settings import Settings, State, load_state, remember
 from localspec.worker.protocol import DraftSpec, Load
 
@@ -103,6 +104,7 @@ def prepare(
         PairingError: The draft that was asked for does not belong to the target.
         UsageError: A template file or a pair that cannot be.
     """
+    _refuse_empty(target=target, draft=draft)
     catalog = catalog or load_catalog()
     state = state or load_state()
     if template_file and not Path(template_file).is_file():
@@ -130,6 +132,16 @@ def prepare(
         settings=settings,
         profile=tuned.profile,
     )
+
+
+def _refuse_empty(**names: str | None) -> None:
+    """A shell variable that was never set does not mean the last model, or whatever else comes when nothing is said."""
+    for setting, name in names.items():
+        if name is not None and not name.strip():
+            option = OPTIONS[setting]
+            raise UsageError(
+                f"{option.flag} is empty.", why=f"Allowed: {option.allowed}.", hint="localspec models"
+            )
 
 
 def _assemble(

@@ -81,7 +81,7 @@ def with_profile(
     except LocalspecError as error:
         note = f"The saved profile {found.name} is not used: {error} Measure again: {again}"
         return Tuned(settings, notes=(note,))
-    notes = (_profile_note(found, fields, settings),) if fields else ()
+    notes = _profile_note(found, fields, settings)
     return Tuned(made, choice, (*notes, problem) if problem else notes, found.name if fields else "")
 
 
@@ -91,12 +91,14 @@ def _profiled_draft(found: profiles.Profile, target: ModelRef, catalog: Catalog)
     return named_draft(found.draft_name, target, catalog)
 
 
-def _profile_note(found: profiles.Profile, fields: tuple[str, ...], before: Settings) -> str:
+def _profile_note(found: profiles.Profile, fields: tuple[str, ...], before: Settings) -> tuple[str, ...]:
+    """What comes from the profile; nothing where it says what would be anyway."""
     used = [
         f"{OPTIONS[name].flag or name} {found.settings[name]}"
         for name in fields
         if name in ("draft", "n_draft") or found.settings[name] != getattr(before, name)
     ]
-    return (
-        f"Tuned on {found.when[:10]}: {' '.join(used)} (profile {found.name}; --profile none leaves it out)."
-    )
+    if not used:
+        return ()
+    what = " ".join(used)
+    return (f"Tuned on {found.when[:10]}: {what} (profile {found.name}; --profile none leaves it out).",)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from localspec import paths
 from localspec.errors import UsageError
+from localspec.models.text import edit_command, printable, shell_word, shown
 from localspec.options import AUTO_N_DRAFT, KV_TYPES, MAX_N_DRAFT, MIN_CTX, OPTIONS
 from localspec.spec.events import Sampling
 
@@ -83,6 +84,11 @@ class Settings(BaseModel):
         if isinstance(value, (bool, str)):
             raise ValueError("not a number")
         return value
+
+    @field_validator("overlap", "flash_attn", "split_mode", mode="before")
+    @classmethod
+    def _word(cls, value: object) -> object:
+        return value.strip().lower() if isinstance(value, str) else value
 
     @field_validator("ctx")
     @classmethod
@@ -193,15 +199,21 @@ def check_value(name: str, value: Any, settings: Settings) -> Settings:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        with file.open("rb") as opened:
-            return dict(tomllib.load(opened))
-    except FileNotFoundError:
-        return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is not valid TOML.", why=f"{error}.", hint=f"edit {file}") from error
+        if not file.exists() and not file.is_symlink():  # a link to nothing is no wish for the defaults
+            return {}
+        return dict(tomllib.loads(file.read_text(encoding="utf-8-sig")))
+    except UnicodeDecodeError as error:
+        why = f"The byte at {error.start:,} does not belong there."
+        raise UsageError(f"{shown(file)} is not text in UTF-8.", why=why, hint=edit_command(file)) from error
+    except tomllib.TOMLDecodeError as error:
+        why = f"{printable(str(error))}."
+        raise UsageError(f"{shown(file)} is not valid TOML.", why=why, hint=edit_command(file)) from error
+    except RecursionError as error:
+        why = "It is nested too deeply."
+        raise UsageError(f"{shown(file)} cannot be read.", why=why, hint=edit_command(file)) from error
     except OSError as error:
-        why = f"{error.strerror or error}."
-        raise UsageError(f"{file} cannot be read.", why=why, hint=f"ls -l {file}") from error
+        why, hint = f"{error.strerror or error}.", f"ls -l {shell_word(file)}"
+        raise UsageError(f"{shown(file)} cannot be read.", why=why, hint=hint) from error
 
 
 def _validate(values: Mapping[str, Any], file: Path | None) -> Settings:
@@ -214,18 +226,22 @@ def _validate(values: Mapping[str, Any], file: Path | None) -> Settings:
 def _sentences(problem: Any, file: Path | None) -> UsageError:
     """One problem of pydantic's list in our words."""
     name = str(problem["loc"][0]) if problem["loc"] else ""
-    hint = f"edit {file}" if file is not None else "localspec run --help"
+    hint = edit_command(file) if file is not None else "localspec run --help"
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, OPTIONS, n=1)
+        # Many know a setting by its flag: `temp`, `n-draft`.
+        words = {option.flag.partition("/")[0].removeprefix("--"): key for key, option in OPTIONS.items()}
+        near = [words[name]] if name in words else difflib.get_close_matches(name, OPTIONS, n=1)
         why = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(OPTIONS)}."
-        return UsageError(f"{file}: there is no setting {name!r}.", why=why, hint=hint)
+        where = shown(file) if file is not None else "Settings"
+        return UsageError(f"{where}: there is no setting {name!r}.", why=why, hint=hint)
     option = OPTIONS[name]
     value = problem["input"]
-    shown = value if isinstance(value, str) else json.dumps(value, default=str)
+    quoted = json.dumps(value, default=str, ensure_ascii=False)
     if file is not None:
-        message = f"{file}: {name} = {json.dumps(value, default=str)} is not allowed."
+        message = f"{shown(file)}: {name} = {quoted} is not allowed."
     else:
-        message = f"{option.flag.partition('/')[0] or name} {shown} is not allowed."
+        typed = value if isinstance(value, str) and value.strip() else quoted
+        message = f"{option.flag.partition('/')[0] or name} {typed} is not allowed."
     return UsageError(message, why=f"Allowed: {option.allowed}.", hint=hint)
 
 
@@ -253,7 +269,7 @@ def load_state(file: Path | None = None) -> State:
         kept = {k: v for k, v in pairs if isinstance(v, str)}
         target = data.get("target", "")
         return State(target if isinstance(target, str) else "", kept)
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return State()
 
 

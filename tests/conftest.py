@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine's process
 _HF_HOME = tempfile.mkdtemp(prefix="localspec-tests-hf-")
 os.environ["HF_HOME"] = _HF_HOME
 atexit.register(shutil.rmtree, _HF_HOME, ignore_errors=True)
+# A job in the background ignores Ctrl+C, and so do all that it starts; then no test could send one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from tests.hub_server import HubServer  # noqa: E402
 

@@ -44,7 +44,7 @@ class Fault:
 
     kind: `drop` (reset after `at` bytes), `end` (clean end after `at` bytes), `stall` (silent after `at` bytes),
     `flip` (the byte at `at` is wrong), `whole` (the range is ignored), `status` (answer with `status` and `headers`),
-    `html` (a login page).
+    `html` (a login page in place of a listing), `page` (one in place of a file's bytes).
     """
 
     kind: str
@@ -90,6 +90,7 @@ class HubServer:
         self.etag: str | None = None
         """Stated for every file in place of the right one."""
         self.page_size = 1000
+        self.commit = COMMIT
         self.chunk = 1 << 16
         self.pause = 0.0
         """Seconds between chunks."""
@@ -259,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._status(404, {"X-Error-Code": "EntryNotFound"})
             return
         digest = hashlib.sha256(data).hexdigest()
-        headers = {"X-Repo-Commit": COMMIT}
+        headers = {"X-Repo-Commit": self.hub.commit}
         if path in repo.plain:
             self._bytes(data, {**headers, "ETag": f'"{_git_sha(data)}"'})
             return
@@ -269,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.hub.xet:
             headers |= {
                 "X-Xet-Hash": "f" * 64,
-                "Link": f'<{self.hub.url}/api/models/{name}/xet-read-token/{COMMIT}>; rel="xet-auth"',
+                "Link": f'<{self.hub.url}/api/models/{name}/xet-read-token/{self.hub.commit}>; rel="xet-auth"',
             }
         if self.hub.use_cdn:
             self._status(302, {**headers, "Location": f"{self.hub.cdn_url}/signed/{digest}?key=1"})
@@ -290,6 +291,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.kind == "status":
             self._status(fault.status, fault.headers)
             return
+        if fault is not None and fault.kind == "page":
+            data, headers, fault = b"<html>Please log in</html>", {"Content-Type": "text/html"}, None
+            del self.headers["Range"]
         start, end = 0, len(data)
         found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if found and not (fault is not None and fault.kind == "whole"):

@@ -97,6 +97,13 @@ def test_a_device_and_layers_that_exclude_each_other(files, device, layers):
     launch(files["target"], files["draft"], draft_device="cpu", draft_gpu_layers=0)
 
 
+@pytest.mark.parametrize("names", [("", None), (" ", None), (None, "")])
+def test_an_empty_name_is_not_taken_for_none(files, names):
+    """A shell variable that was never set: some other model would answer."""
+    with pytest.raises(UsageError, match="is empty"):
+        prepare(*names, Settings(), state=State())
+
+
 def test_no_names_take_the_last_pair(files):
     launch(files["target"], files["draft"]).remember()
     made = launch(state=load_state())

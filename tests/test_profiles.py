@@ -328,7 +328,7 @@ def test_a_value_that_cannot_be_stops_nothing(files):
     make(files, n_draft=99)
     made = launch(files)
     assert made.load.auto
-    assert any("is not used" in note for note in made.notes)
+    assert any("is not used" in note and "n_draft = 99 is not allowed" in note for note in made.notes)
 
 
 def test_the_real_machine_has_a_name_and_cores(monkeypatch):

@@ -139,11 +139,15 @@ def test_a_bad_line_of_the_file_names_the_file(line, said):
     with pytest.raises(UsageError) as caught:
         load_settings({})
     assert caught.value.message == f"{file}: {said}"
-    assert caught.value.hint == f"edit {file}"
+    assert caught.value.hint.endswith(f" {file}")
 
 
 def test_a_misspelt_setting_gets_its_neighbour():
     write("temprature = 1")
+    with pytest.raises(UsageError) as caught:
+        load_settings()
+    assert caught.value.why == "Did you mean temperature?"
+    write("temp = 1")  # as the flag is called
     with pytest.raises(UsageError) as caught:
         load_settings()
     assert caught.value.why == "Did you mean temperature?"
@@ -154,8 +158,32 @@ def test_a_file_that_is_no_toml_names_the_line():
     with pytest.raises(UsageError, match="line 1"):
         load_settings()
     paths.settings_file().write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="not valid TOML"):
+    with pytest.raises(UsageError, match="not text in UTF-8"):
         load_settings()
+    paths.settings_file().write_text("a = " + "[" * 5000)
+    with pytest.raises(UsageError, match="nested too deeply"):
+        load_settings()
+
+
+def test_a_file_from_an_editor_of_windows_is_read():
+    write("")
+    paths.settings_file().write_bytes(b"\xef\xbb\xbftemperature = 0.25\r\nsystem = 'x'\r\n")
+    assert load_settings().temperature == 0.25
+
+
+def test_a_link_to_nothing_is_said():
+    file = write("")
+    file.unlink()
+    assert load_settings() == Settings()
+    file.symlink_to(file.with_name("gone.toml"))
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_settings()
+
+
+def test_an_empty_value_is_seen():
+    with pytest.raises(UsageError) as caught:
+        load_settings({"draft_device": ""})
+    assert caught.value.message == '--draft-device "" is not allowed.'
 
 
 def test_a_flag_does_not_hide_a_bad_file():
@@ -176,6 +204,16 @@ def test_a_round_is_computed_at_once():
     with pytest.raises(UsageError, match="--n-draft 16 is not allowed"):
         load_settings({"ubatch": 16, "n_draft": 16})
     assert load_settings({"batch": 2048, "ubatch": 1024}).ubatch == 1024
+
+
+def test_words_are_read_whatever_their_case():
+    settings = load_settings({"overlap": "OFF", "flash_attn": " On", "split_mode": "Row", "kv": "Q8_0"})
+    assert (settings.overlap, settings.flash_attn, settings.split_mode, settings.kv) == (
+        "off",
+        "on",
+        "row",
+        "q8_0",
+    )
 
 
 def test_the_words_for_devices_are_read_whatever_their_case():

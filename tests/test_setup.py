@@ -432,3 +432,15 @@ def test_other_cmake_args_make_it_stale_and_none_keep_it(ready: Path) -> None:
     assert is_ready(ready)
     assert is_ready(ready, CMAKE_ARGS="-DGGML_CUDA=on")
     assert not is_ready(ready, CMAKE_ARGS="-DGGML_VULKAN=on")
+
+
+def test_a_link_to_a_script_finds_its_checkout(ready: Path, tmp_path: Path) -> None:
+    for name in ("run", "lib.sh"):
+        shutil.copy(ROOT / "scripts" / name, ready / "scripts")
+    program = ready / ".venv/bin/localspec"
+    program.write_text('#!/bin/sh\necho "started with $*"\n')
+    program.chmod(0o755)
+    link = tmp_path / "spec"
+    link.symlink_to(ready / "scripts/run")
+    done = subprocess.run(["/bin/sh", str(link), "-h"], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("started with -h\n", "")

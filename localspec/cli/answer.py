@@ -24,13 +24,16 @@ if TYPE_CHECKING:
     from localspec.worker.protocol import Event
 
 
-def answer(text: str, launch: Launch, settings: Settings, *, as_json: bool) -> int:
+def answer(
+    text: str, launch: Launch, settings: Settings, *, stops: tuple[str, ...] = (), as_json: bool
+) -> int:
     """Load, answer one prompt, print.
 
     Args:
         text: The prompt.
         launch: What to load; nothing is missing.
         settings: Everything else.
+        stops: Texts that end the answer; it does not hold them.
         as_json: Print one object in place of the text.
 
     Returns:
@@ -47,15 +50,12 @@ def answer(text: str, launch: Launch, settings: Settings, *, as_json: bool) -> i
                 output.say(
                     "The chat template of this model has no switch for thinking; the flag changes nothing."
                 )
-            session = new_session(worker, settings)
+            session = new_session(worker, settings, stops=stops)
             finished = _stream(_stopping(session.ask(text), worker, interrupted), show=not as_json)
         except LocalspecError:
             if not interrupted:
                 raise
-            # A load that was stopped is no fault to report; who reads JSON still gets an object.
-            if as_json:
-                output.show_error(LocalspecError("Stopped before there was an answer."), as_json=True)
-            return INTERRUPTED
+            return INTERRUPTED  # a load that was stopped is no fault to report
         if as_json:
             output.write_json(_object(finished, session, launch, settings, ready))
         else:
@@ -101,7 +101,7 @@ def _load(worker: Worker, launch: Launch, interrupted: list[bool]) -> Ready:
     ready: Ready | None = None
     for event in _stopping(worker.load(launch.load), worker, interrupted):
         if isinstance(event, LoadProgress):
-            line.show(f"Loading the {event.stage}: {event.fraction:.0%}")
+            line.show(f"{event.doing}: {event.fraction:.0%}")
         elif isinstance(event, Ready):
             ready = event
     line.clear()
@@ -175,7 +175,9 @@ def _object(
     used = settings.model_dump() | {
         "target": launch.target.id,
         "draft": launch.draft_name,
+        "profile": launch.profile or None,
         "seed": session.seed,
+        "stop": list(session.stops),
         "ctx": finished.context_size,
         "threads": ready.threads,
     }

@@ -26,7 +26,7 @@ import os, sys
 sys.path[:] = [p for p in sys.argv[1].split(os.pathsep) if p]
 import dataclasses, json
 from localspec.llama import backend
-found = {"versions": backend.versions(), "gpu_offload": backend.supports_gpu_offload()}
+found = {"versions": backend.versions(), "gpu_offload": bool(backend.gpu_backends())}
 found["devices"] = [dataclasses.asdict(device) for device in backend.devices()]
 print(json.dumps(found))
 """
@@ -41,7 +41,7 @@ _LIST_GPUS = {
 def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show versions, devices, memory, folders and what is wrong with them."""
+    """Show versions, devices, memory, folders, and what is wrong."""
     report = collect()
     if as_json:
         output.write_json(report)
@@ -51,6 +51,8 @@ def command(
 
 def collect() -> dict[str, Any]:
     """Everything that `doctor` shows. Whatever cannot be found out is None, with a problem that says why."""
+    from localspec.memory.cores import logical_cores
+
     problems: list[dict[str, str]] = []
     engine = _engine(problems)
     _check_settings(problems)
@@ -66,7 +68,7 @@ def collect() -> dict[str, Any]:
         "system": {
             "platform": platform.platform(),
             "machine": platform.machine(),
-            "cores": _cores(),
+            "cores": logical_cores(),
             "ram": ram,
         },
         "engine": engine,
@@ -166,12 +168,6 @@ def probe(code: str = _PROBE) -> tuple[dict[str, Any] | None, str]:
         return None, f"The process ended with {name}.{more}"
     said = done.stderr.strip().splitlines()
     return None, said[-1][:400] if said else f"Exit code {done.returncode}."
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _ram() -> dict[str, int | None]:

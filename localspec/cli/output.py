@@ -6,9 +6,12 @@ import json
 import math
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from localspec.errors import LocalspecError
     from localspec.spec.events import DraftStatus
     from localspec.spec.stats import Stats
@@ -27,6 +30,7 @@ def _visible() -> dict[int, str]:
 
 
 _VISIBLE = _visible()
+_written: set[str] = set()
 
 
 def printable(text: str) -> str:
@@ -37,8 +41,9 @@ def printable(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
-def use_utf8() -> None:
+def begin() -> None:
     """Make stdout and stderr UTF-8 whatever the locale says; what cannot be encoded becomes an escape."""
+    _written.clear()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -77,8 +82,14 @@ def say_dim(text: str) -> None:
     sys.stderr.flush()
 
 
+def has_written() -> bool:
+    """Whether anything was written to stdout since `begin`."""
+    return bool(_written)
+
+
 def write(text: str) -> None:
     """Output on stdout, at once; on a terminal control characters are made visible."""
+    _written.add("stdout")
     if sys.stdout is None:  # closed by whoever started us
         return
     try:
@@ -108,8 +119,39 @@ def _finite(value: Any) -> Any:
     return value
 
 
+@dataclass(slots=True)
+class _Typed:
+    command: str = "run"
+    flags: frozenset[str] = frozenset()
+
+
+_typed = _Typed()
+
+
+def command_typed(name: str, flags: Collection[str]) -> None:
+    """From now on hints speak of this command in place of `run`, where it knows the flags that they name.
+
+    Code that several commands share names `localspec run` in its hints.
+
+    Args:
+        name: The command.
+        flags: All that it knows.
+    """
+    _typed.command, _typed.flags = name, frozenset(flags)
+
+
+def _of_the_command(hint: str) -> str:
+    start = "localspec run "
+    if not hint.startswith(start):
+        return hint
+    flags = [word for word in hint.split() if word.startswith("-") and not word[1:].isdecimal()]
+    known = flags and _typed.flags.issuperset(flags)
+    return f"localspec {_typed.command} {hint.removeprefix(start)}" if known else hint
+
+
 def show_error(error: LocalspecError, *, as_json: bool) -> None:
     """Three sentences on stderr; with `--json` one object on stdout instead."""
+    error.hint = _of_the_command(error.hint)
     if as_json:
         write_json({"error": error.to_json()})
         return

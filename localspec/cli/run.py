@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from localspec.settings import Settings
 
 _QUIET_S = 1.0
+_MOST_BYTES = 16 << 20
+"""Of a prompt on stdin: some four million tokens, more than any context holds."""
 
 
 def command(  # Typer's way to name flags
@@ -52,6 +54,14 @@ def command(  # Typer's way to name flags
     frequency_penalty: Annotated[float | None, shared.option("frequency_penalty", metavar="X")] = None,
     seed: shared.Seed = None,
     max_tokens: Annotated[int | None, shared.option("max_tokens", metavar="N")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="End an answer before this text. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     think: shared.Think = None,
     ctx: shared.Ctx = None,
     gpu_layers: shared.GpuLayers = None,
@@ -96,6 +106,9 @@ def command(  # Typer's way to name flags
     flags = shared.settings_typed(locals())
     if system is not None:
         flags["system"] = _as_typed(system)
+    stops = tuple(_as_typed(text) for text in stop or ())
+    if "" in stops:
+        raise UsageError("--stop is empty.", why="Allowed: text.", hint="localspec run --help")
     from localspec.settings import load_settings
 
     settings = load_settings(flags)
@@ -129,22 +142,22 @@ def command(  # Typer's way to name flags
     launch = ready_to_launch(prepared, yes=yes)
     settings = launch.settings or settings
     if chat:
-        return _chat(launch, settings, go_on=go_on)
+        return _chat(launch, settings, go_on=go_on, stops=stops)
     from localspec.cli.answer import answer
 
-    return answer(text, launch, settings, as_json=json)
+    return answer(text, launch, settings, stops=stops, as_json=json)
 
 
 def read_prompt(prompt: str | None) -> str:
     """The prompt of the flag, with what comes on stdin below it.
 
     Raises:
-        UsageError: There is neither.
+        UsageError: There is neither, or stdin cannot be read or does not end.
     """
     parts = [_as_typed(prompt)] if prompt is not None else []
     if sys.stdin is not None and not output.is_terminal(sys.stdin):
-        _say_if_waiting()
-        piped = sys.stdin.buffer.read().decode("utf-8", "replace").strip("\r\n")
+        _say_if_waiting(added=prompt is not None)
+        piped = _read_stdin().decode("utf-8-sig", "replace").strip("\r\n")
         parts += [piped] if piped else []
     text = "\n\n".join(parts)
     if not text.strip():
@@ -153,14 +166,33 @@ def read_prompt(prompt: str | None) -> str:
     return text
 
 
-def _say_if_waiting() -> None:
-    """A pipe that nobody writes to or closes looks like a program that hangs: say what is waited for."""
+def _read_stdin() -> bytes:
+    try:
+        data: bytes = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:  # open for writing only
+        why = f"{getattr(error, 'strerror', None) or error}."
+        raise UsageError("stdin cannot be read.", why=why, hint="localspec run < question.txt") from error
+    if len(data) > _MOST_BYTES:
+        raise UsageError(
+            f"There is more than {_MOST_BYTES >> 20} MiB on stdin.",
+            why="No model's context holds such a prompt.",
+            hint="head -c 20000 FILE | localspec run",
+        )
+    return data
+
+
+def _say_if_waiting(*, added: bool) -> None:
+    """A pipe that nobody writes to or closes looks like a program that hangs: say what is waited for.
+
+    It is waited for all the same: a slow program's output must not be left out of the prompt in silence.
+    """
     try:
         ready, _, _ = select.select([sys.stdin], [], [], _QUIET_S)
     except (OSError, ValueError):  # Windows can only wait for sockets
         return
     if not ready:
-        output.say("Waiting for the prompt on stdin.")
+        more = "Waiting for stdin to end; its text is added to the prompt (< /dev/null adds none)."
+        output.say(more if added else "Waiting for the prompt on stdin.")
 
 
 def _as_typed(text: str) -> str:
@@ -168,7 +200,7 @@ def _as_typed(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _chat(launch: Launch, settings: Settings, *, go_on: bool) -> int:
+def _chat(launch: Launch, settings: Settings, *, go_on: bool, stops: tuple[str, ...]) -> int:
     from localspec.chat.store import ConversationStore
     from localspec.tui.app import run_app
     from localspec.worker.process import Worker
@@ -183,6 +215,7 @@ def _chat(launch: Launch, settings: Settings, *, go_on: bool) -> int:
         session = shared.new_session(
             worker,
             settings,
+            stops=stops,
             store=store,
             about={"target": launch.target.id, "draft": launch.draft_name},
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from localspec.cli import output
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, UsageError
 from localspec.options import OPTIONS
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def new_session(
     worker: Worker,
     settings: Settings,
     *,
+    stops: tuple[str, ...] = (),
     store: ConversationStore | None = None,
     about: dict[str, Any] | None = None,
 ) -> Session:
@@ -132,6 +133,7 @@ def new_session(
         sampling=settings.sampling(),
         seed=settings.seed,
         max_tokens=settings.max_tokens,
+        stops=stops,
         think=settings.think,
         store=store,
         about=about,
@@ -156,6 +158,26 @@ def begin() -> tuple[str, Surroundings]:
     if surroundings.busy:
         output.say(f"Note: {surroundings.sentence}; figures will be low and vary.")
     return when, surroundings
+
+
+def check_length(launch: Launch, tokens: int, program: str) -> None:
+    """Refuse answers that no context holds, before anything is loaded for them.
+
+    Args:
+        launch: Of the pair.
+        tokens: Of each answer.
+        program: The command that measures, for the hint.
+
+    Raises:
+        UsageError: The context is too small.
+    """
+    size = launch.load.n_ctx if launch.load is not None else 0
+    if 0 < size <= tokens:
+        raise UsageError(
+            f"Answers of {tokens} tokens do not fit into a context of {size}.",
+            why="The prompt needs room there too.",
+            hint=f"localspec {program} --tokens {size // 2}",
+        )
 
 
 def nothing_measured() -> int:

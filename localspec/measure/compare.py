@@ -11,6 +11,8 @@ from typing import Any
 
 from localspec.errors import UsageError
 from localspec.measure import figures
+from localspec.measure.result import FORMAT
+from localspec.models.text import printable
 
 FLOOR = 0.02
 """Smaller differences of speed are never called real: another hour's temperature and memory layout make that much."""
@@ -76,13 +78,19 @@ def read_result(path: Path) -> dict[str, Any]:
     """
     hint = f"localspec bench --json > {path.name}"
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_bytes())  # as a shell wrote it: PowerShell makes UTF-16
     except OSError as error:
         raise UsageError(f"{path} cannot be read.", why=f"{error.strerror or error}.", hint=hint) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON.", why=f"{error}.", hint=hint) from error
     if not isinstance(value, dict) or value.get("kind") != "localspec bench" or not _has_runs(value):
         raise UsageError(f"{path} is no result of localspec bench.", hint=hint)
+    if value.get("format", FORMAT) != FORMAT:
+        raise UsageError(
+            f"{path} was written by another version of localspec, in a form that this one does not know.",
+            why=f"Its format is {printable(str(value.get('format')))}, this one knows {FORMAT}.",
+            hint=hint,
+        )
     return value
 
 

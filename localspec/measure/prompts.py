@@ -198,7 +198,7 @@ def read_prompt_files(paths: Sequence[Path]) -> tuple[Prompt, ...]:
 
 def _read(path: Path) -> list[Prompt]:
     try:
-        with path.open(encoding="utf-8") as opened:
+        with path.open(encoding="utf-8-sig") as opened:
             text = opened.read(_LARGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "It is not UTF-8 text"
@@ -220,7 +220,7 @@ def _from_line(path: Path, number: int, line: str) -> Prompt:
     where = f"{path}, line {number}"
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{where} is not JSON.", why=f"{error}.", hint=f"sed -n {number}p {shell_word(str(path))}"
         ) from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.measure.answers import StoppedError, ask, load_pair
+from localspec.measure.answers import TOLD_TIME, StoppedError, ask, load_pair
 from localspec.measure.prompts import Prompt
 from localspec.spec.events import Finished, Sampling
 from localspec.worker.process import Worker
@@ -234,7 +234,14 @@ class Verifier:
 
     def _command(self, number: int, sampling: Sampling) -> Generate:
         messages = self._questions[number].messages
-        return Generate(0, messages=messages, sampling=sampling, max_tokens=self._tokens, think=self._think)
+        return Generate(
+            0,
+            messages=messages,
+            sampling=sampling,
+            max_tokens=self._tokens,
+            think=self._think,
+            now=TOLD_TIME,
+        )
 
     def _answer(self, command: Generate, draft_on: bool | None = None) -> Finished:
         if self._cancelled():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +17,7 @@ from localspec import __version__, paths
 from localspec.cli import app
 from localspec.errors import LocalspecError, PairingError
 from tests.cli.program import environment, localspec
+from tests.gguf_files import random_llama
 
 HEAVY = ("textual", "llama_cpp", "pydantic", "numpy", "huggingface_hub", "jinja2", "psutil", "rich")
 
@@ -46,21 +48,29 @@ def test_help_and_version_import_nothing_heavy(tmp_path, flag):
 
 
 def test_help_lists_every_command_in_order(tmp_path):
-    lines = localspec(tmp_path, "--help").stdout.partition("Commands:\n")[2].splitlines()
+    done = localspec(tmp_path, "--help", COLUMNS="80")
+    lines = done.stdout.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(
         app.COMMANDS
     )
     assert all(len(line.split()) > 1 for line in lines)
+    assert not any(line.endswith("...") for line in lines)  # no summary is cut at 80 columns
+    assert "Exit codes: 0 done; 1 " in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "said", "hint"),
     [
         (["frob"], "No such command 'frob'.", "localspec --help"),
+        (["qwen3-8b"], "No such command 'qwen3-8b'.", "localspec run qwen3-8b"),
+        (["my dir/m.gguf"], "No such command 'my dir/m.gguf'.", "localspec run 'my dir/m.gguf'"),
         (["run", "--bogus"], "No such option: --bogus.", "localspec run --help"),
         (["run", "--n-draft", "many"], "--n-draft many is not allowed.", "localspec run --help"),
         (["run", "--temp"], "requires an argument.", "localspec run --help"),
         (["run", "--kv", "q3_k", "-p", "x"], "--kv q3_k is not allowed.", "localspec run --help"),
+        (["bench", "--kv", "q3_k"], "--kv q3_k is not allowed.", "localspec bench --help"),
+        (["verify", "--threads", "-1"], "--threads -1 is not allowed.", "localspec verify --help"),
+        (["tune", "--kv", "f16,q3_k"], "--kv q3_k is not allowed.", "localspec tune --help"),
     ],
 )
 def test_usage_errors_are_three_sentences_and_exit_code_2(
@@ -72,12 +82,10 @@ def test_usage_errors_are_three_sentences_and_exit_code_2(
     assert out == ""
     assert said in err
     assert err.endswith(f"  Try: {hint}\n")
-    assert (
-        run(["--json", *arguments] if arguments == ["frob"] else [arguments[0], "--json", *arguments[1:]])
-        == 2
-    )
+    alone = len(arguments) == 1
+    assert run(["--json", *arguments] if alone else [arguments[0], "--json", *arguments[1:]]) == 2
     out, err = capsys.readouterr()
-    if arguments != ["frob"]:  # there --json itself is the first thing that is not known
+    if not alone:  # there --json itself is the first thing that is not known
         error = json.loads(out)["error"]
         assert error["kind"] == "UsageError"
         assert said in error["message"]
@@ -132,6 +140,26 @@ def test_what_a_command_returns_is_the_exit_code(monkeypatch, returned, code):
 def test_ctrl_c_is_130_without_a_word(monkeypatch, capsys):
     assert run_with(monkeypatch, lambda: raise_(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err.strip() == ""
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_ctrl_c_that_a_library_turned_into_an_error(monkeypatch, capsys, flags):
+    """Pydantic does, while its models are being built."""
+
+    def behave():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ValueError("no validator") from None
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(app, "build", behave)
+    assert run(["check", *flags]) == 130
+    assert signal.getsignal(signal.SIGINT) is before
+    out, err = capsys.readouterr()
+    assert "unexpected" not in out + err
+    if flags:
+        assert json.loads(out)["error"]["message"] == "Stopped before there was a result."
 
 
 def test_an_unexpected_error_is_one_sentence_and_a_log(monkeypatch, capsys, tmp_path):
@@ -192,6 +220,15 @@ def test_a_closed_stream_is_no_error(tmp_path, closed, shown):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert bool(done.stdout) == (shown == "stdout")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+def test_the_engine_starts_where_every_stream_is_closed(tmp_path):
+    """The files opened next would get the numbers of the closed streams, and the engine's pipe would be one of them."""
+    target = random_llama(tmp_path / "t.gguf")
+    command = f"{sys.executable} -m localspec run {target} --draft none -p hi <&- >&- 2>&-"
+    done = subprocess.run(["bash", "-c", command], env=environment(tmp_path), check=False, timeout=60)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("command", ["models", "doctor", "run"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.cli import output
+from localspec.errors import LocalspecError
 from localspec.spec.events import DraftStatus
 from localspec.spec.stats import Source, Stats
 
@@ -70,3 +71,26 @@ def test_figures_leave_out_what_does_not_exist():
         output.figures(Stats(completion_tokens=1), off)
         == "1 token · first after 0.00 s · draft: off (switched off)"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "hint", "said"),
+    [
+        (
+            "bench",
+            "localspec run demo --gpu-layers -1 --kv f16",
+            "localspec bench demo --gpu-layers -1 --kv f16",
+        ),
+        ("run", "localspec run --kv f16", "localspec run --kv f16"),
+        ("tune", "localspec run --draft lookup", "localspec run --draft lookup"),  # tune has --drafts
+        ("bench", "localspec run -p hi", "localspec run -p hi"),
+        ("bench", "localspec run", "localspec run"),
+        ("bench", "localspec tune --kv f16", "localspec tune --kv f16"),
+    ],
+)
+def test_a_hint_speaks_of_the_command_that_was_typed_where_it_can(capsys, monkeypatch, command, hint, said):
+    flags = {"bench": {"--kv", "--gpu-layers"}, "tune": {"--kv", "--drafts"}, "run": {"--kv", "-p"}}
+    monkeypatch.setattr(output, "_typed", output._Typed())
+    output.command_typed(command, flags[command])
+    output.show_error(LocalspecError("No.", hint=hint), as_json=False)
+    assert capsys.readouterr().err.endswith(f"Try: {said}\n")

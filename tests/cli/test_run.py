@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ import time
 import pytest
 
 from localspec.cli import app, output
+from localspec.cli import run as run_module
+from localspec.errors import UsageError
 from localspec.settings import load_state
 from localspec.worker.process import Worker
 from tests.cli.program import environment, localspec
@@ -127,6 +130,7 @@ def test_finish_reasons(tmp_path, models, flags, script, reason):
         (["-p", "flag"], "", "flag"),
         (["-p", "summarise"], "line 1\nline 2\n", "summarise\n\nline 1\nline 2"),
         ([], b"\xff\xc3\xa9", "\ufffd\u00e9"),
+        ([], b"\xef\xbb\xbfmarked\r\n", "marked"),
     ],
 )
 def test_prompts_come_from_the_flag_and_from_stdin(tmp_path, models, flags, stdin, sent):
@@ -150,9 +154,37 @@ def test_a_pipe_that_nobody_writes_to_is_named(tmp_path, models):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as running:
-        assert running.stderr.readline() == b"Waiting for the prompt on stdin.\n"
+        assert running.stderr.readline().startswith(b"Waiting for stdin to end;")
         out, _ = running.communicate(b"late", timeout=20)
     assert out == b"flag\n\nlate\n"
+
+
+def test_stdin_that_does_not_end_is_refused(monkeypatch):
+    monkeypatch.setattr(run_module, "_MOST_BYTES", 1 << 16)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * (1 << 16))))
+    assert len(run_module.read_prompt(None)) == 1 << 16
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
+    with pytest.raises(UsageError, match="There is more than"):
+        run_module.read_prompt("question")
+
+
+class Endless(io.RawIOBase):
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        buffer[:] = b"y" * len(buffer)
+        return len(buffer)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+def test_stdin_that_cannot_be_read_is_said(tmp_path, models):
+    command = f"{sys.executable} -m localspec run {models['target']} -p hi 0>{tmp_path / 'written'}"
+    done = subprocess.run(
+        ["bash", "-c", command], env=environment(tmp_path), check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("Cannot do that: stdin cannot be read.\n  Bad file descriptor.\n  Try: ")
 
 
 def test_flags_reach_the_engine(tmp_path, models):
@@ -173,15 +205,22 @@ def test_flags_reach_the_engine(tmp_path, models):
             "0.1",
         ),
         *("--max-tokens", "9000", "--no-think", "--seed", "3", "--presence-penalty", "0.5"),
+        *("--stop", "\n\n", "--stop", "End"),
         script="echo=command",
     )
     sent = json.loads(done.stdout)
     assert [(m["role"], m["content"]) for m in sent["messages"]] == [("system", "Be brief."), ("user", "hi")]
-    assert (sent["max_tokens"], sent["think"]) == (9000, False)
+    assert (sent["max_tokens"], sent["think"], sent["stop"]) == (9000, False, ["\n\n", "End"])
     sampling = sent["sampling"]
     assert (sampling["temperature"], sampling["top_k"], sampling["min_p"], sampling["seed"]) == (0, 7, 0.1, 3)
     assert sampling["presence_penalty"] == 0.5
     assert "seed" not in done.stderr  # greedy text has none
+
+
+def test_an_empty_stop_text_is_refused(tmp_path, models):
+    done = localspec(tmp_path, "run", models["target"], "-p", "hi", "--stop", "x", "--stop", "")
+    assert done.returncode == 2
+    assert "--stop is empty." in done.stderr
 
 
 def test_thinking_is_not_part_of_the_output(tmp_path, models):
@@ -328,7 +367,7 @@ def test_ctrl_c_during_the_load(tmp_path, models, monkeypatch, capsys, flags):
     assert leaving.value.code == 130
     out = capsys.readouterr().out
     if flags:
-        assert json.loads(out)["error"]["message"] == "Stopped before there was an answer."
+        assert json.loads(out)["error"]["message"] == "Stopped before there was a result."
     else:
         assert out == ""
 
@@ -349,7 +388,8 @@ def test_ctrl_c_between_the_load_and_the_answer_is_not_lost(tmp_path, models, mo
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_reader_that_leaves_ends_the_answer_quietly(tmp_path, models):
-    command = f"{sys.executable} -m localspec run {models['target']} --draft none -p hi | head -c 5"
+    answer = f"{sys.executable} -m localspec run {models['target']} --draft none -p hi"
+    command = f"{answer} | head -c 5; exit ${{PIPESTATUS[0]}}"
     began = time.monotonic()
     done = subprocess.run(
         ["bash", "-c", command],
@@ -360,7 +400,7 @@ def test_a_reader_that_leaves_ends_the_answer_quietly(tmp_path, models):
         timeout=30,
         check=False,
     )
-    assert done.stdout == "tick "
+    assert (done.stdout, done.returncode) == ("tick ", 141)  # as whoever is ended by SIGPIPE
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
     assert time.monotonic() - began < 15

@@ -133,3 +133,20 @@ def test_what_is_no_result_gets_its_sentence(tmp_path, content, words):
 def test_a_written_result_is_read(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(result()))
     assert read_result(tmp_path / "a.json")["speedup"] == 1.5
+    (tmp_path / "b.json").write_text(json.dumps(result()), encoding="utf-16")  # as PowerShell's > makes it
+    assert read_result(tmp_path / "b.json")["speedup"] == 1.5
+
+
+def test_a_result_in_a_form_of_another_version_is_refused(tmp_path):
+    file = tmp_path / "a.json"
+    run = {"kind": "code", "decode_tok_s": 1.0}
+    for form, refused in ((1, False), (2, True), ("\x1b[31m", True)):
+        file.write_text(
+            json.dumps({"kind": "localspec bench", "format": form, "runs": [run]}), encoding="utf-8"
+        )
+        if not refused:
+            assert read_result(file)["format"] == form
+            continue
+        with pytest.raises(UsageError, match="another version of localspec") as caught:
+            read_result(file)
+        assert "\x1b" not in str(caught.value)

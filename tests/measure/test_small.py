@@ -6,11 +6,13 @@ import hashlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from localspec.errors import UsageError
-from localspec.measure import hashes
+from localspec.measure import hashes, surroundings
 from localspec.measure.prompts import BUILT_IN, QUESTIONS, Prompt, read_prompt_files
 from localspec.measure.surroundings import Surroundings, Watch, look
 
@@ -32,7 +34,8 @@ def test_the_digest_names_text_and_system():
 def test_prompt_files(tmp_path):
     (tmp_path / "mail.txt").write_text("Write a mail.\nBe kind.\n", encoding="utf-8")
     (tmp_path / "many.jsonl").write_text(
-        '{"prompt": "one", "kind": "code"}\n\n{"prompt": "two", "system": "s"}\n"three"\n', encoding="utf-8"
+        '{"prompt": "one", "kind": "code"}\n\n{"prompt": "two", "system": "s"}\n"three"\n',
+        encoding="utf-8-sig",
     )
     found = read_prompt_files([tmp_path / "mail.txt", tmp_path / "many.jsonl"])
     assert found == (
@@ -132,17 +135,28 @@ def test_what_is_idle_is_not_busy():
     assert found.to_json()["busy"] is False
 
 
-def test_another_program_is_seen_and_our_own_is_not():
+def test_another_program_is_seen():
     spin = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        found = look(1.0, nvidia(""))
-        pids = [one.pid for one in found.programs]
+        pids = [one.pid for one in look(1.0, nvidia("")).programs]
         assert spin.pid in pids or len(pids) >= 5  # the busiest are named; here there may be busier ones
-        mine, others = Watch([os.getpid(), spin.pid]), Watch([os.getpid()])
-        spent = 0
-        while spent < 300_000:
-            spent += 1
-        assert others.others() >= mine.others()
     finally:
         spin.kill()
         spin.wait()
+
+
+def test_what_our_own_processes_took_is_not_the_others(monkeypatch):
+    """Two seconds pass on four cores: 5 core seconds are spent, 3 of them by us."""
+    clock, busy, ours = iter([10.0, 12.0]), iter([100.0, 105.0]), iter([7.0, 10.0])
+    monkeypatch.setattr(surroundings, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(surroundings, "_busy_seconds", lambda: next(busy))
+    monkeypatch.setattr(surroundings.psutil, "cpu_count", lambda: 4)
+    monkeypatch.setattr(Watch, "_own_seconds", lambda self: next(ours))
+    assert Watch([1]).others() == pytest.approx((5 - 3) / (2 * 4))
+
+
+def test_the_own_seconds_are_those_of_the_named_processes():
+    mine = psutil.Process().cpu_times()
+    assert Watch([os.getpid()])._own_seconds() >= mine.user + mine.system
+    assert Watch([])._own_seconds() == 0.0
+    assert Watch([2**22 + 1])._own_seconds() == 0.0  # it ended meanwhile
