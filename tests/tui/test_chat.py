@@ -40,7 +40,7 @@ async def test_tokens_are_counted_not_chunks(tmp_path: Path) -> None:
         assert stats.rounds == 40
         assert stats.decode_tok_s is not None
         assert stats.decode_tok_s * stats.decode_s == pytest.approx(199)
-        assert "200 tokens" in c.words()
+        await c.until(lambda: "200 tokens" in c.words())
 
 
 async def test_square_brackets_everywhere(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ async def test_square_brackets_everywhere(tmp_path: Path) -> None:
         c.screen.fail(LocalspecError("m [/red]", why="w [1]", hint="h [/x]"))
         await c.pilot.pause()
         assert "red] on CPU" in c.words()  # a slash ends a folder, the title shows the stem
-        assert "b].gguf" in c.figures()
+        await c.until(lambda: "b].gguf" in c.figures())
         assert "what is [/blue] a[0]?" in str(c.screen.query("UserMessage").first().content)
         for said in ("note [/red] [0]", "pair [/green]", "broken [/red] [0]", "m [/red]", "w [1]", "h [/x]"):
             assert said in c.notices()
@@ -63,13 +63,13 @@ async def test_commands_with_brackets(tmp_path: Path) -> None:
     async with chat(folder=tmp_path) as c:
         await c.send("/[red] [0]")
         assert c.screen.prompt.text == "/[red] [0]"
-        assert "There is no command /[red]." in c.notices()
+        await c.until(lambda: "There is no command /[red]." in c.notices())
         await c.send("/temp [/red]")
-        assert "“[/red]”" in c.notices()
+        await c.until(lambda: "“[/red]”" in c.notices())
         await c.send("/system be [/bold] brief [0]")
         assert c.session.system == "be [/bold] brief [0]"
         await c.send("/system")
-        assert "be [/bold] brief [0]" in c.notices()
+        await c.until(lambda: "be [/bold] brief [0]" in c.notices())
 
 
 @pytest.mark.parametrize("key", ["f4", None])
@@ -109,8 +109,8 @@ async def test_thinking_without_an_answer_says_so(tmp_path: Path) -> None:
         c.session.max_tokens = 20
         await c.ask()
         await c.until(lambda: "only thinking so far" in " ".join(c.words().split()))
-        assert "token limit reached" in c.words()
-        assert "▾ Thought · 20 tokens" in c.words()
+        await c.until(lambda: "token limit reached" in c.words())
+        await c.until(lambda: "▾ Thought · 20 tokens" in c.words())
 
 
 async def test_typing_during_the_answer(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ async def test_escape_during_the_prompt_leaves_no_empty_answer(tmp_path: Path) -
         await c.until(lambda: not c.screen.busy, 3)
         await c.pilot.pause()
         assert not c.screen.conversation.answers()
-        assert "/retry" in c.notices()
+        await c.until(lambda: "/retry" in c.notices())
 
 
 async def test_toggle_colours_loses_nothing(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ async def test_an_endless_answer_does_not_become_endless_widgets(
 async def test_the_welcome_stays_beside_notes_until_something_is_asked(tmp_path: Path) -> None:
     async with chat(folder=tmp_path, notes=("A very small model.",)) as c:
         await c.until(lambda: "A very small model." in c.words())
-        assert "Type a question and press Enter." in c.words()
+        await c.until(lambda: "Type a question and press Enter." in c.words())
         await c.ask()
         await c.until(lambda: "Type a question and press Enter." not in c.words())
 
@@ -268,7 +268,7 @@ async def test_draft_status_is_always_there(tmp_path: Path) -> None:
     for size in ((80, 24), (40, 20), (200, 50)):
         off = DraftSpec(kind="none", off_reason=reason)
         async with chat(draft=off, folder=tmp_path, size=size) as c:
-            assert "draft: off" in c.words()
+            await c.until(lambda: "draft: off" in c.words())
             await c.until(lambda c=c: all(word in c.words() for word in reason.split()), 5)
     async with chat(folder=tmp_path) as c:
         await c.until(lambda: "draft: on  draft.gguf" in c.words(), 5)
@@ -302,7 +302,7 @@ async def test_load_failure_keeps_the_app(tmp_path: Path) -> None:
         said = c.notices()
         for sentence in ("The target could not be loaded.", "The script said so.", "localspec doctor"):
             assert sentence in said
-        assert "draft: off: nothing is loaded" in c.words()
+        await c.until(lambda: "draft: off: nothing is loaded" in c.words())
         await c.ask("still here?")
         assert c.session.messages[0].content == "still here?"
         assert said.count("could not be loaded") < c.notices().count("could not be loaded")
@@ -319,15 +319,15 @@ async def test_death_of_the_engine(tmp_path: Path, where: str) -> None:
             await c.until(lambda: not c.screen.busy)
             assert c.screen.prompt.text == "typed"
             c.screen.prompt.put("")
-        assert "SIGSEGV" in c.notices()
-        assert "engine.log" in c.notices()
+        await c.until(lambda: "SIGSEGV" in c.notices())
+        await c.until(lambda: "engine.log" in c.notices())
         if where == "decode:3":
             assert c.session.messages[-1].content.startswith("word")
             assert "broken off" in c.words() or "broken off" in str(
                 c.screen.conversation.answers()[0]._foot.content
             )
         assert await c.ask("second") == "word " * 30
-        assert "draft: on" in c.words()
+        await c.until(lambda: "draft: on" in c.words())
 
 
 async def test_unexpected_error_becomes_a_notice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -338,7 +338,7 @@ async def test_unexpected_error_becomes_a_notice(tmp_path: Path, caplog: pytest.
 
         c.session.ask = broken  # type: ignore[method-assign,assignment]
         await c.ask("x")
-        assert "ZeroDivisionError: in a [/red] thread" in c.notices()
+        await c.until(lambda: "ZeroDivisionError: in a [/red] thread" in c.notices())
         assert any(record.exc_info for record in caplog.records)
         await c.pilot.press(*"alive")
         assert c.screen.prompt.text == "alive"
@@ -410,11 +410,11 @@ async def test_resize_storm(tmp_path: Path) -> None:
                 await c.pilot.pause(0.02)
         await c.pilot.resize_terminal(20, 5)
         await c.pilot.pause()
-        assert "Too small" in c.words()
+        await c.until(lambda: "Too small" in c.words())
         await c.pilot.resize_terminal(80, 24)
         await c.pilot.pause()
         assert "Too small" not in c.words()
-        assert "draft: on" in c.words()
+        await c.until(lambda: "draft: on" in c.words())
         assert c.app._exception is None
 
 
@@ -426,7 +426,7 @@ async def test_a_stored_conversation_is_shown_and_gone_on_with(tmp_path: Path) -
         await c.until(lambda: "Going on with “first [/x] question”" in c.words())
         await c.until(lambda: "alpha [/red] alpha" in c.words())
         assert "first [/x] question" in c.words().partition("Going on")[0]
-        assert "▸ Thought" in c.words()
+        await c.until(lambda: "▸ Thought" in c.words())
         assert "no answer yet" not in c.words()
         await c.ask("second")
         assert [turn.content for turn in c.session.messages if turn.role == "user"] == [
@@ -464,7 +464,7 @@ async def test_help_opens_and_closes(tmp_path: Path) -> None:
         await c.pilot.press(*"kept")
         await c.pilot.press("f1")
         assert isinstance(c.app.screen, Help)
-        assert "Ctrl+J" in c.words()
+        await c.until(lambda: "Ctrl+J" in c.words())
         await c.pilot.press("pagedown", "pagedown", "pagedown", "pagedown")
         await c.pilot.press("escape")
         assert c.app.screen is c.screen

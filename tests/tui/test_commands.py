@@ -79,7 +79,7 @@ async def test_draft_off_and_on_in_mid_answer(tmp_path: Path) -> None:
         await c.send("/draft off")
         await c.until(lambda: "draft: off: switched off" in c.words())
         assert c.screen.answering
-        assert "Drafting is off: switched off." in c.notices()
+        await c.until(lambda: "Drafting is off: switched off." in c.notices())
         drafted = c.screen.figures.stats.drafted
         done = c.screen.figures.stats.completion_tokens
         await c.until(lambda: c.screen.figures.stats.completion_tokens > done + 5)
@@ -88,7 +88,7 @@ async def test_draft_off_and_on_in_mid_answer(tmp_path: Path) -> None:
         await c.until(lambda: c.screen.figures.stats.drafted > drafted)
         await c.send("/n-draft 7")
         await c.until(lambda: c.screen.figures.draft.n_draft == 7)
-        assert "Drafting is on, 7 tokens a round." in c.notices()
+        await c.until(lambda: "Drafting is on, 7 tokens a round." in c.notices())
         assert c.screen.answering
 
 
@@ -133,8 +133,8 @@ async def test_sampling_commands(tmp_path: Path) -> None:
             assert part in said, part
         for said in ("Temperature is 0.3", "top-p is 0.8", "top-k is 7", "min-p is 0.05", "The seed is 99"):
             assert said in c.notices()
-        assert "at most 700 tokens" in c.notices()
-        assert "template does not know how to switch thinking" in c.notices()
+        await c.until(lambda: "at most 700 tokens" in c.notices())
+        await c.until(lambda: "template does not know how to switch thinking" in c.notices())
         await c.send("/system clear")
         assert c.session.system == ""
         await c.send("/think auto")
@@ -210,8 +210,8 @@ async def test_clear_forgets_all(tmp_path: Path) -> None:
         await c.pilot.pause()
         assert not c.screen.conversation.answers()
         assert c.screen.figures.context_used == 0
-        assert "caches are empty" in c.notices()
-        assert "draft: on" in c.words()
+        await c.until(lambda: "caches are empty" in c.notices())
+        await c.until(lambda: "draft: on" in c.words())
 
 
 async def test_regenerate_replaces_the_answer(tmp_path: Path) -> None:
@@ -243,14 +243,14 @@ async def test_stats_tell_the_sources_apart(tmp_path: Path) -> None:
         c.screen.figures = replace(figures, stats=replace(figures.stats, by_source=several))
         await c.send("/stats")
         await c.until(lambda: "lookup: 2 rounds: drafted 9, accepted 6 (67 %)" in c.notices())
-        assert "[red]␛[31m: 3 rounds: drafted 4, accepted 1 (25 %)" in c.notices()
+        await c.until(lambda: "[red]␛[31m: 3 rounds: drafted 4, accepted 1 (25 %)" in c.notices())
 
 
 async def test_retry_after_a_failure_keeps_the_message(tmp_path: Path) -> None:
     async with chat("fail=generate", folder=tmp_path) as c:
         await c.ask("my question")
-        assert "llama_decode failed." in c.notices()
-        assert "/retry" in c.notices()
+        await c.until(lambda: "llama_decode failed." in c.notices())
+        await c.until(lambda: "/retry" in c.notices())
         await c.send("/retry")
         await c.until(lambda: c.notices().count("llama_decode failed.") == 2)
         assert [m.content for m in c.session.messages] == ["my question"]
@@ -260,7 +260,7 @@ async def test_drop_makes_room(tmp_path: Path) -> None:
     async with chat("fail=context,fits=2,n=3", folder=tmp_path) as c:
         await c.ask("first")
         await c.ask("second")
-        assert "/drop" in c.notices()
+        await c.until(lambda: "/drop" in c.notices())
         await c.send("/drop")
         await c.until(lambda: not c.screen.busy and len(c.session.messages) == 2)
         assert c.session.messages[0].content == "second"
@@ -282,8 +282,8 @@ async def test_stats_theme_colour_thinking(tmp_path: Path) -> None:
     async with chat("think=8,n=8", folder=tmp_path) as c:
         await c.ask()
         await c.send("/stats")
-        assert "drafted" in c.notices()
-        assert "mean accepted length" in c.notices()
+        await c.until(lambda: "drafted" in c.notices())
+        await c.until(lambda: "mean accepted length" in c.notices())
         await c.send("/colour")
         assert c.screen.coloured
         answer = c.screen.conversation.answers()[0]
@@ -297,7 +297,7 @@ async def test_stats_theme_colour_thinking(tmp_path: Path) -> None:
 async def test_tab_completes(tmp_path: Path) -> None:
     async with chat(folder=tmp_path) as c:
         await c.pilot.press("/", "n")
-        assert "draft length" in c.words()
+        await c.until(lambda: "draft length" in c.words())
         await c.pilot.press("tab")
         assert c.screen.prompt.text == "/n-draft "
         assert "draft length" not in c.words()
@@ -412,7 +412,7 @@ async def test_copy_saves_to_a_file(tmp_path: Path) -> None:
         await c.send(f"/copy {file}")
         assert file.read_text() == "ab [x] "
         await c.send(f"/copy {file}")
-        assert "exists" in c.notices()
+        await c.until(lambda: "exists" in c.notices())
         c.screen.prompt.put("")
         await c.send(f"/copy {tmp_path}/no/such/folder.md")
-        assert "cannot be written" in c.notices()
+        await c.until(lambda: "cannot be written" in c.notices())

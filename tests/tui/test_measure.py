@@ -224,7 +224,7 @@ async def test_f2_shows_and_hides_the_stats(tmp_path: Path, size: tuple[int, int
         await c.until(lambda: "net speedup: " in c.words())
         await c.ask()
         await c.until(lambda: "plain ~20.0" in c.words())
-        assert "×" in c.words()
+        await c.until(lambda: "×" in c.words())
         if size[0] >= 80:
             await c.until(lambda: "tok/s over this answer" in c.words())
             await c.until(lambda: "time of a round" in c.words())
@@ -240,7 +240,7 @@ async def test_stats_and_colours_have_their_own_keys(tmp_path: Path) -> None:
         assert not c.screen.coloured
         await c.pilot.press("f4")
         assert c.screen.coloured
-        assert "F2 stats" in c.words()
+        await c.until(lambda: "F2 stats" in c.words())
 
 
 # ---------------------------------------------------------------------- bench
@@ -289,7 +289,7 @@ async def test_bench_says_that_off_is_fastest(tmp_path: Path, monkeypatch: pytes
         await c.send("/bench")
         await c.until(lambda: isinstance(c.app.screen, Bench) and not bench(c).running)
         await c.until(lambda: "Off is fastest: the draft is slower: 0." in c.words(), 5)
-        assert "Try: localspec" in c.words()
+        await c.until(lambda: "Try: localspec" in c.words())
         await c.pilot.press("q")
         await c.until(lambda: "Measured: 0." in c.notices())
         # It was off before: it is off now.
@@ -315,7 +315,7 @@ async def test_escape_stops_the_bench_and_keeps_what_there_is(tmp_path: Path) ->
         await c.pilot.press("escape")
         await c.until(lambda: "It was stopped before the end." in " ".join(c.notices().split()))
         assert await c.ask("still here?")
-        assert "draft: on" in c.words()
+        await c.until(lambda: "draft: on" in c.words())
 
 
 async def test_a_dead_engine_ends_the_bench_with_a_reason(
@@ -399,7 +399,7 @@ async def test_a_stopped_tune_saves_nothing(tmp_path: Path, monkeypatch: pytest.
         await c.until(lambda: c.app.screen is c.screen and not c.screen.busy)
         assert "Nothing was measured." in c.notices() or "Not saved." in c.notices()
         assert not (tmp_path / "home" / "data" / "profiles").exists()
-        assert "draft: on  lookup" in c.words()
+        await c.until(lambda: "draft: on  lookup" in c.words())
 
 
 # --------------------------------------------------------------------- advice
@@ -423,15 +423,15 @@ async def test_a_slower_answer_is_told_once(tmp_path: Path) -> None:
 async def test_an_acceptance_near_zero_is_told(tmp_path: Path) -> None:
     async with chat("n=80,accept=0", folder=tmp_path) as c:
         await c.ask()
-        assert "Only 0% of the drafts had a right first token" in c.notices()
-        assert "localspec check big small" in c.notices()
+        await c.until(lambda: "Only 0% of the drafts had a right first token" in c.notices())
+        await c.until(lambda: "localspec check big small" in c.notices())
 
 
 async def test_a_nearly_full_context_is_told(tmp_path: Path) -> None:
     async with chat("n=30,accept=1", load=Load(target=TARGET, draft=DRAFT, n_ctx=34), folder=tmp_path) as c:
         await c.ask("one two")
-        assert "32 of 34 tokens of the context are used" in c.notices()
-        assert "Try: /drop" in c.notices()
+        await c.until(lambda: "32 of 34 tokens of the context are used" in c.notices())
+        await c.until(lambda: "Try: /drop" in c.notices())
 
 
 async def test_other_programs_are_told_once(tmp_path: Path) -> None:
@@ -440,8 +440,8 @@ async def test_other_programs_are_told_once(tmp_path: Path) -> None:
     async with chat("n=120,accept=0.9", around=around, folder=tmp_path, size=(100, 40)) as c:
         await c.ask()
         await c.until(lambda: "Other programs" in c.notices())
-        assert "Other programs took 43% of the CPU ([b]cc1plus)." in c.notices()
-        assert "Try: localspec run big --draft small --threads 1 --continue" in c.notices()
+        await c.until(lambda: "Other programs took 43% of the CPU ([b]cc1plus)." in c.notices())
+        await c.until(lambda: "Try: localspec run big --draft small --threads 1 --continue" in c.notices())
         await c.ask("again")
         assert around.looks == 1
         assert c.notices().count("Other programs") == 1
