@@ -259,6 +259,8 @@ class _Tuner:
         runner, tuned = self._runner, self._tuned
         tuned.results += cells
         left, off = cells, CellResult(Cell(OFF))
+        if cells:
+            runner.learn(self._auto(candidate), candidate.label)
         try:
             for repeat in range(runner.effort.race if cells else runner.effort.repeats):
                 for number in range(len(runner.prompts)):

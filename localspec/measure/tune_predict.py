@@ -19,6 +19,8 @@ from localspec.worker.protocol import Costs
 LONGEST = 16
 """The greatest fixed draft length."""
 
+_TIMING_NOISE = 0.05
+
 Labels = tuple[bool | None, ...]
 """For each token of an answer: the drafter agrees, does not, or had no proposal (None)."""
 
@@ -77,9 +79,11 @@ def useful_length(parts: Parts, longest: int = LONGEST) -> int:
     """The length beyond which no longer one can be better, whatever is accepted.
 
     Where even full acceptance earns less than a shorter length does, any text earns less: a longer draft gains the
-    most when all of it is accepted.
+    most when all of it is accepted. Times have noise: a length that falls short by no more than that stays in.
     """
-    return max(range(1, longest + 1), key=lambda k: ceiling(parts, k))
+    ceilings = {k: ceiling(parts, k) for k in range(1, longest + 1)}
+    enough = max(ceilings.values()) * (1 - _TIMING_NOISE)
+    return max(k for k, most in ceilings.items() if most >= enough)
 
 
 def labels(rounds: Sequence[Stats], longest: int) -> Labels:

@@ -137,6 +137,10 @@ class Runner:
         """One answer with a long draft, for its rounds."""
         return self._answer(prompt, cell, self.effort.label_tokens, f"{what}: {prompt.kind}")
 
+    def learn(self, cell: Cell, what: str) -> None:
+        """An answer that is not counted: `auto` learns the pair in it, and knows it in later ones as it will in use."""
+        self._answer(self.prompts[0], cell, self.effort.label_tokens // 2, f"{what}: learning the pair")
+
     def block(
         self, number: int, repeat: int, off: CellResult, cells: Sequence[CellResult], what: str
     ) -> None:
