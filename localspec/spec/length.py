@@ -233,11 +233,11 @@ class PricedLength(LengthPolicy):
             self._blocked, self._off = True, ""
             return False
         self._blocked = self._debt + costs.w(2) - 1.0 > allowed
-        if self._debt + costs.c + costs.w(2) - 1.0 > allowed:
-            self._off = "drafting lost time on this text"
         # Asking a free drafter costs nothing.
-        elif costs.c > 0.0 and not any(gain + self._peek > 0.0 for gain in self._gains()):
+        if costs.c > 0.0 and not any(gain + self._peek > 0.0 for gain in self._gains()):
             self._off = "drafting would not pay on this text"
+        elif self._debt + costs.c + costs.w(2) - 1.0 > allowed:
+            self._off = "drafting lost time lately"
         else:
             self._off = ""
         return not self._off
