@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """Types that llama.cpp's caches can have."""
+UNQUANTISED = KV_TYPES[:3]
+"""Those that keep every number by itself: they need no flash attention, and change the text by rounding at most."""
 MAX_N_DRAFT = 16
 AUTO_N_DRAFT = 31
 """The most that `auto` verifies at once; a model drafts less, a lookup can propose so much for nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from localspec.errors import DecodeError, LoadError, UsageError
 from localspec.llama.log import NativeLog
 from localspec.llama.model import Model
+from localspec.options import UNQUANTISED
 from localspec.worker.protocol import FlashAttention
 
 _FLASH = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
@@ -16,7 +17,7 @@ def flash_attention(kv_type: str, wanted: FlashAttention) -> int:
     Raises:
         UsageError: The cache needs flash attention, and it is not wanted.
     """
-    quantised = kv_type not in ("f32", "f16", "bf16")
+    quantised = kv_type not in UNQUANTISED
     if quantised and wanted == "off":
         raise UsageError(
             f"A {kv_type} cache needs flash attention, and it is switched off.",
@@ -29,9 +30,7 @@ def flash_attention(kv_type: str, wanted: FlashAttention) -> int:
 def context_error(model: Model, n_ctx: int, kv_type: str, log: NativeLog | None) -> LoadError:
     """Why a context could not be made, and what to try."""
     line = log.last_error if log is not None else ""
-    if kv_type not in ("f32", "f16", "bf16") and (
-        "block size" in line or "lash" in line or "quantized" in line
-    ):
+    if kv_type not in UNQUANTISED and ("block size" in line or "lash" in line or "quantized" in line):
         return LoadError(
             f"{model.path.name} cannot have a {kv_type} cache.",
             why=f"A quantised cache needs flash attention and fitting head sizes; llama.cpp said: {line}.",

@@ -9,6 +9,7 @@ from localspec.measure.figures import best_length, predicted_gain
 from localspec.measure.seen import Seen
 from localspec.measure.surroundings import BUSY_SHARE
 from localspec.memory.devices import human
+from localspec.options import UNQUANTISED
 
 _LOW_ACCEPTANCE = 0.2  # a draft of another family stays below
 _REPEATS = 0.25
@@ -65,7 +66,7 @@ def advise(seen: Seen) -> list[Advice]:
 def _memory(seen: Seen) -> Advice | None:
     if not seen.out_of_memory:
         return None
-    if seen.kv in ("f16", "bf16", "f32"):
+    if seen.kv in UNQUANTISED:
         way = ("An 8-bit cache takes half of the memory", f"--kv q8_0{_ctx(seen)}")
     elif seen.n_ctx > 2048:
         way = ("A shorter context takes less", f"--kv {seen.kv} --ctx {max(seen.n_ctx // 2, 2048)}")

@@ -159,7 +159,7 @@ class _Tuner:
         """About how many tokens are still to come."""
         effort, prompts = self._runner.effort, len(self._runner.prompts)
         repeats = effort.race if len(self._tuned.candidates) > 1 else 1
-        race = effort.label_tokens + 3 * repeats * effort.tokens
+        race = effort.label_tokens + effort.learn_tokens + 3 * repeats * effort.tokens
         again = 3 * effort.tokens
         return prompts * (candidates * race + again + self._knobs.answers * effort.tokens)
 

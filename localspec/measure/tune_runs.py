@@ -36,6 +36,11 @@ class Effort:
     cost_seconds: float = 6.0
     """About how long the parts of a round are timed."""
 
+    @property
+    def learn_tokens(self) -> int:
+        """Tokens of the answer in which `auto` learns a pair."""
+        return self.label_tokens // 2
+
 
 QUICK = Effort(tokens=128, skip=24, repeats=2, label_tokens=96, cost_seconds=2.0)
 """A first impression in about a third of the time."""
@@ -139,7 +144,7 @@ class Runner:
 
     def learn(self, cell: Cell, what: str) -> None:
         """An answer that is not counted: `auto` learns the pair in it, and knows it in later ones as it will in use."""
-        self._answer(self.prompts[0], cell, self.effort.label_tokens // 2, f"{what}: learning the pair")
+        self._answer(self.prompts[0], cell, self.effort.learn_tokens, f"{what}: learning the pair")
 
     def block(
         self, number: int, repeat: int, off: CellResult, cells: Sequence[CellResult], what: str

@@ -15,6 +15,7 @@ from localspec.measure import figures
 from localspec.measure.figures import Ratio
 from localspec.measure.tune_cells import OFF, Cell, CellResult, Sweep, beyond_noise
 from localspec.measure.tune_runs import Runner
+from localspec.options import UNQUANTISED
 from localspec.worker.protocol import FlashAttention, Load, ModelInfo, OverlapMode, Ready, SplitMode
 
 _REPEATS = 2
@@ -150,32 +151,23 @@ class Sweeper:
             return []
         threads = load.draft.threads or load.threads or (ready.threads if ready is not None else 0)
         return [
-            _Variable(
-                name="draft device",
-                unit="tok/s",
-                values=_with(load.draft.device, self._knobs.draft_device),
-                used=load.draft.device,
-                change=lambda load, value: replace(load, draft=replace(load.draft, device=value)),
-                measure=self._decode,
-            ),
-            _Variable(
-                name="draft threads",
-                unit="tok/s",
-                values=_with(threads, self._knobs.draft_threads),
-                used=threads,
-                change=lambda load, value: replace(load, draft=replace(load.draft, threads=value)),
-                measure=self._decode,
-            ),
-            _Variable(
+            self._of_draft("device", load.draft.device, self._knobs.draft_device),
+            self._of_draft("threads", threads, self._knobs.draft_threads),
+            replace(
+                self._of_draft("overlap", load.draft.overlap, self._knobs.overlap),
                 name="overlap",
-                unit="tok/s",
-                values=_with(load.draft.overlap, self._knobs.overlap),
-                used=load.draft.overlap,
-                change=lambda load, value: replace(load, draft=replace(load.draft, overlap=value)),
-                measure=self._decode,
                 narrow=self._overlaps,
             ),
         ]
+
+    def _of_draft(self, name: str, used: Any, others: Sequence[Any]) -> _Variable:
+        """A field of `DraftSpec`, judged by the speed of answers."""
+
+        def change(load: Load, value: Any) -> Load:
+            changed: dict[str, Any] = {name: value}
+            return replace(load, draft=replace(load.draft, **changed))
+
+        return _Variable(f"draft {name}", "tok/s", _with(used, others), used, change, self._decode)
 
     def _overlaps(self, load: Load, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Without what `auto` comes to; none where the same device computes both models."""
@@ -310,6 +302,6 @@ def _over(rates: _Rates, base: _Rates) -> Ratio:
 
 
 def _lossy(value: str) -> str:
-    if value in ("f32", "f16", "bf16"):
+    if value in UNQUANTISED:
         return ""
     return f"{value} changes the text a little: localspec verify --kv {value} says how much."

@@ -19,6 +19,7 @@ from localspec.errors import OutOfMemoryError
 from localspec.memory.devices import Device, human
 from localspec.memory.placed import ModelMemory, names, table
 from localspec.memory.sizes import ModelSizes, Shape
+from localspec.options import UNQUANTISED
 
 if TYPE_CHECKING:
     from localspec.models.gguf import Header
@@ -359,7 +360,7 @@ def _smaller(planner: _Planner, budget: _Budget) -> str:
         lengths.append(max(_SMALLEST_CTX, lengths[-1] // 2))
     header = planner.headers["target"]
     assert header is not None
-    kv_types = [planner.shape.kv_type] + (["q8_0"] if planner.shape.kv_type in ("f32", "f16", "bf16") else [])
+    kv_types = [planner.shape.kv_type] + (["q8_0"] if planner.shape.kv_type in UNQUANTISED else [])
     for n_ctx in lengths:
         for kv_type in kv_types:
             shape = replace(planner.shape, n_ctx=n_ctx, kv_type=kv_type)

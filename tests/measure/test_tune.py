@@ -25,22 +25,9 @@ from tests.measure.tune_machine import (
     candidate,
     linear,
     quick,
+    run,
     with_kv,
 )
-
-
-def run(machine, *names, base=BASE, prompts=PROMPTS, effort=EFFORT, **more):
-    return tune(
-        machine,
-        base,
-        [candidate(name) for name in names],
-        prompts,
-        effort,
-        Sampling(seed=1),
-        cancelled=machine.cancelled,
-        clock=machine.clock,
-        **more,
-    )
 
 
 def staircase(n):

@@ -8,28 +8,12 @@ from statistics import mean
 import pytest
 
 from localspec.measure.figures import Ratio
-from localspec.measure.tune import tune
 from localspec.measure.tune_cells import Cell, CellResult, Noise, Profile
 from localspec.measure.tune_found import Raced
 from localspec.measure.tune_predict import Prediction
 from localspec.measure.tune_race import reach, survivors, undecided, won_or_lost
 from localspec.measure.tune_runs import QUICK, Effort
-from localspec.spec.events import Sampling
-from tests.measure.tune_machine import BASE, EFFORT, PROMPTS, Drafter, Machine, candidate, linear
-
-
-def run(machine, *names, effort=EFFORT, **more):
-    names = names or tuple(machine.drafters)
-    return tune(
-        machine,
-        BASE,
-        [candidate(name) for name in names],
-        PROMPTS,
-        effort,
-        Sampling(seed=1),
-        clock=machine.clock,
-        **more,
-    )
+from tests.measure.tune_machine import EFFORT, PROMPTS, Drafter, Machine, candidate, linear, run
 
 
 def stairs(n):
@@ -57,7 +41,7 @@ MACHINES = {
 
 def true_speeds(curve, drafters, effort):
     """Of every cell over no draft, without noise."""
-    found = run(Machine(drafters, curve), effort=replace(effort, repeats=1), exhaustive=True)
+    found = run(Machine(drafters, curve), *drafters, effort=replace(effort, repeats=1), exhaustive=True)
     return {Cell("none"): 1.0, **{one.cell: one.speedup.value for one in found.exhaustive.results}}
 
 
@@ -69,7 +53,7 @@ def true_speeds(curve, drafters, effort):
 def test_within_three_per_cent_of_the_best_in_a_quarter_of_the_time(name, effort, share):
     curve, drafters = MACHINES[name]
     speeds = true_speeds(curve, drafters, effort)
-    found = run(Machine(drafters, curve, jitter=0.02, seed=3), effort=effort, exhaustive=True)
+    found = run(Machine(drafters, curve, jitter=0.02, seed=3), *drafters, effort=effort, exhaustive=True)
     assert speeds[found.choice.cell] >= 0.97 * max(speeds.values())
     assert found.exhaustive.clever_seconds <= share * found.exhaustive.seconds
 
@@ -82,7 +66,9 @@ def test_much_noise_costs_neither_quality_nor_time():
     ):
         curve, drafters = MACHINES[name]
         speeds = true_speeds(curve, drafters, effort)
-        found = run(Machine(drafters, curve, jitter=0.15, seed=number), effort=effort, exhaustive=True)
+        found = run(
+            Machine(drafters, curve, jitter=0.15, seed=number), *drafters, effort=effort, exhaustive=True
+        )
         regrets.append(1 - speeds[found.choice.cell] / max(speeds.values()))
         assert found.exhaustive.clever_seconds <= 0.25 * found.exhaustive.seconds
     assert mean(regrets) <= 0.03
@@ -96,7 +82,7 @@ def answers_after_the_race(machine, *names):
     at = []
     run(
         machine,
-        *names,
+        *(names or machine.drafters),
         tell=lambda event: at.append(len(machine.answers)) if isinstance(event, Raced) else None,
     )
     return len(machine.answers) - at[-1]
@@ -112,14 +98,14 @@ def test_a_clear_winner_has_to_win_once_and_an_unclear_one_longer():
 
 def test_what_a_drafter_would_accept_is_seen_with_short_drafts():
     machine = Machine({"a": Drafter(0.9, 0.05)}, linear(0.02))
-    run(machine)
+    run(machine, *machine.drafters)
     labelled = [length for name, length, _ in machine.answers if name == "a"][: len(PROMPTS)]
     assert labelled == ["8"] * len(PROMPTS)
 
 
 def test_a_drafter_that_cannot_catch_up_by_prediction_is_not_raced():
     machine = Machine({"good": Drafter(0.9, 0.05), "bad": Drafter(0.3, 0.3, 50)}, linear(0.03))
-    found = run(machine)
+    found = run(machine, *machine.drafters)
     assert found.choice.cell.draft == "good"
     assert [name for name, _, _ in machine.answers].count("bad") == len(PROMPTS), "the labels alone"
     assert found.notes[0].startswith("bad is not measured: it should reach 1.")

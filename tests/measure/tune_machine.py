@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from localspec.errors import LoadError, LocalspecError, WorkerDiedError
 from localspec.measure.prompts import Prompt
+from localspec.measure.tune import tune
 from localspec.measure.tune_cells import Candidate
 from localspec.measure.tune_runs import Effort
-from localspec.spec.events import DraftStatus, Finished, Round
+from localspec.spec.events import DraftStatus, Finished, Round, Sampling
 from localspec.spec.stats import Counters
 from localspec.worker.protocol import (
     Configure,
@@ -244,3 +245,18 @@ def with_kv(value: str, factor: float) -> Callable[[Load], float]:
 def quick(repeats: int) -> Effort:
     """EFFORT with other repeats."""
     return replace(EFFORT, repeats=repeats)
+
+
+def run(machine, *names, base=BASE, prompts=PROMPTS, effort=EFFORT, **more):
+    """Tune with these drafters of a machine."""
+    return tune(
+        machine,
+        base,
+        [candidate(name) for name in names],
+        prompts,
+        effort,
+        Sampling(seed=1),
+        cancelled=machine.cancelled,
+        clock=machine.clock,
+        **more,
+    )
