@@ -170,8 +170,8 @@ def test_the_bound_is_the_time_of_drafts_and_batches_alone() -> None:
     assert prices.bound(replace(exact, lengths={})) == pytest.approx(25 / (10 * 0.26))
     mixed = Answer(tokens=21, seconds=9, drafted=15, accepted=5, lengths={0: 10, 3: 5})
     assert prices.bound(mixed) == pytest.approx(20 / (10 * 0.1 + 5 * 0.26))
-    # Where lookup proposed some, a proposed token cost less than the model's step.
-    assert prices.bound(replace(exact, draft_s=0.3)) == pytest.approx(25 / (10 * 0.23))
+    # What lookup proposed took no steps of the model.
+    assert prices.bound(replace(exact, free=12)) == pytest.approx(25 / (10 * 0.26 - 12 * 0.02))
 
 
 def test_every_program_gets_the_ids_that_the_template_makes(tmp_path: Path) -> None:
@@ -188,13 +188,14 @@ def test_lengths_of_rounds_come_from_the_counters() -> None:
     off = DraftStatus("on")
     rounds = [Round((), counters.snapshot(), off, 0, 0)]
     for number, (drafted, accepted) in enumerate([(3, 1), (3, 3), (0, 0)], 1):
-        counters.add_round(drafted, accepted)
+        counters.add_round(drafted, accepted, ("small.gguf", "lookup", "")[number - 1])
         counters.completion_tokens += accepted + 1
         counters.decode_s = float(number)
         rounds.append(Round((), counters.snapshot(), off, 0, 0))
     end = Finished("length", "", "", (1,) * 8, counters.snapshot(), off, 0, 0)
     answer = ours.to_answer(rounds, end)
     assert answer.lengths == {3: 2, 0: 1}
+    assert (answer.drafted, answer.free) == (6, 3)
     assert answer.marks == ((1, 0.0), (3, 1.0), (7, 2.0), (8, 3.0))
     assert (answer.rounds, answer.tokens_per_round) == (3, pytest.approx(7 / 3))
 
@@ -446,6 +447,27 @@ def test_auto_is_compared_with_the_best_length_and_with_llama_cpps_default() -> 
     assert targets["default_vs_llamacpp_best"].figure == pytest.approx((0.5 * 40 / 38) ** 0.5)
     assert "ngram-simple 4/16 + k=7" in targets["default_vs_llamacpp_best"].how
     assert targets["native_ratio_same_k"].figure == pytest.approx(1.5)
+
+
+def test_the_lengths_are_compared_at_one_price_too() -> None:
+    prices = Prices({1: [0.1], 4: [0.2], 8: [0.4]}, [0.02])
+
+    def answer(seconds: float, **counts: object) -> Answer:
+        return Answer(tokens=41, seconds=seconds, **counts)  # type: ignore[arg-type]
+
+    found = samples_of(
+        CELL,
+        {
+            (OURS, "auto"): answer(99.0, drafted=30, accepted=30, lengths={3: 10}),  # a slow minute
+            (OURS, "k=3"): answer(2.0, drafted=48, accepted=24, lengths={3: 16}),
+            (OURS, "k=7"): answer(3.0, drafted=56, accepted=32, lengths={7: 8}),
+            (NATIVE, "draft-simple k=3 p-min 0"): answer(0.1, drafted=30, accepted=30, lengths={3: 10}),
+        },
+    )
+    targets = evaluate(found, lambda model, drafter: prices)
+    # auto: 10 * (0.2 + 3 * 0.02); k=3: 16 of these; k=7: 8 * (0.4 + 7 * 0.02).
+    assert targets["auto_vs_best_fixed_priced"].figure == pytest.approx((16 * 0.26) / (10 * 0.26))
+    assert targets["auto_vs_best_fixed_priced_no_profile"].figure is None
 
 
 def test_tokens_a_round_are_counted_over_all_answers_of_a_temperature() -> None:

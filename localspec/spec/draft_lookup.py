@@ -22,6 +22,8 @@ class LookupDrafter(Drafter):
     An index from each pair of ids to its last positions finds candidates; comparing backwards from there finds the
     longest match. It costs no model and no memory to speak of, and pays on edits, code, quotations and lists.
 
+    A text that has said the same twice in a row is taken to go on like that, beyond what there is to copy.
+
     How often a proposal is right depends on the length of the match, and even more on whether all occurrences agree
     about what follows. Both are counted, and give each proposed token its chance.
 
@@ -54,8 +56,8 @@ class LookupDrafter(Drafter):
         self._add(ids)
         matches = self._matches()
         length, start = max(matches, default=(0, len(self._ids)))
-        following = [self._ids[place : place + k] for _, place in matches]
-        tokens, rates, source = self._ids[start : start + k], self._rates, self.name
+        following = [self._behind(place, matched, k) for matched, place in matches]
+        tokens, rates, source = self._behind(start, length, k), self._rates, self.name
         if self.files is not None:
             elsewhere, places = self.files.find(self._ids, _LONGEST)
             if elsewhere > length:
@@ -103,6 +105,15 @@ class LookupDrafter(Drafter):
                 places.append(position + 1)
                 if len(places) > _REMEMBERED + 1:  # the newest is the end of the text itself
                     del places[0]
+
+    def _behind(self, start: int, matched: int, k: int) -> list[int]:
+        """The k ids from `start` on. Where the text has been repeating itself up to its end, it goes on doing so."""
+        found = self._ids[start : start + k]
+        period = len(self._ids) - start
+        if 0 < period <= matched:
+            while len(found) < k:
+                found.append(found[-period])
+        return found
 
     def _matches(self) -> list[tuple[int, int]]:
         """Length of each match and where the text behind it begins."""

@@ -74,7 +74,8 @@ class Answer:
     accepted: int = 0
     lengths: Mapping[int, int] = field(default_factory=dict)
     """Rounds by the number of tokens drafted, where they are known."""
-    draft_s: float = 0.0
+    free: int = 0
+    """Of the drafted, those that no model drafted."""
     marks: Sequence[tuple[int, float]] = ()
     """Tokens and seconds at the end of each round, where they are known."""
     ids: tuple[int, ...] = ()
@@ -134,18 +135,18 @@ class Prices:
     def bound(self, answer: Answer) -> float | None:
         """The speed that these costs allow for an answer's rounds, in tok/s; None where that cannot be told.
 
-        The time of the drafts and verify passes that were made, nothing else. Where the lengths of single rounds are
-        not known, all are taken to have drafted the mean.
+        The time of the drafts and verify passes that were made, nothing else: two answers of one pair compare by it
+        whatever the machine did meanwhile. Where the lengths of single rounds are not known, all are taken to have
+        drafted the mean.
         """
         if not self.verify or not answer.rounds:
             return None
         curve = {size: median(values) for size, values in self.verify.items()}
         step = median(self.steps) if self.steps else 0.0
-        if answer.drafted and answer.draft_s > 0:  # where lookup drafted some, they cost less
-            step = min(step, answer.draft_s / answer.drafted)
         lengths: dict[float, int] = {float(drafted): count for drafted, count in answer.lengths.items()}
         lengths = lengths or {answer.drafted / answer.rounds: answer.rounds}
-        cost = sum(count * (_at(curve, 1 + n) + n * step) for n, count in lengths.items())
+        cost = sum(count * _at(curve, 1 + n) for n, count in lengths.items())
+        cost += step * (answer.drafted - answer.free)
         rounds = sum(lengths.values())
         tokens = answer.accepted + rounds
         return tokens / cost if cost > 0 else None

@@ -13,12 +13,14 @@ from types import TracebackType
 from localspec.errors import LocalspecError
 from localspec.measure.answers import full_length, load_pair
 from localspec.options import AUTO_N_DRAFT
+from localspec.spec.draft_lookup import FILES, LookupDrafter
 from localspec.spec.events import Finished, Round, Sampling
 from localspec.worker.process import Worker
 from localspec.worker.protocol import Configure, DraftSpec, Load, MeasureCosts
 from scripts.peers.answers import Answer, Asked, Prices
 
 LONGEST_FIXED = 16
+_FREE = {LookupDrafter.name, FILES}
 
 
 class Ours:
@@ -170,7 +172,7 @@ def to_answer(rounds: list[Round], finished: Finished) -> Answer:
         drafted=stats.drafted,
         accepted=stats.accepted,
         lengths=lengths,
-        draft_s=stats.draft_s,
+        free=sum(stats.by_source[name].drafted for name in _FREE & stats.by_source.keys()),
         marks=tuple((one.stats.completion_tokens, one.stats.decode_s) for one in rounds),
         ids=tuple(finished.token_ids),
         text=finished.text,

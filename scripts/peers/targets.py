@@ -65,6 +65,7 @@ def evaluate(samples: Iterable[Sample], prices: Callable[[str, str], Prices]) ->
         "auto_vs_best_fixed_no_profile": _lowest(
             _best_fixed(pairs, AUTO_FRESH), None, "the same without a profile"
         ),
+        **_at_one_price(found, prices),
         "auto_vs_plain_2000": _lowest(
             _ratios(pairs, "long", (OURS, AUTO), (OURS, PLAIN), lambda s: s.answer.tok_s, without="wrong"),
             0.97,
@@ -185,6 +186,33 @@ def _best_fixed(pairs: list[tuple[Cell, Pair]], config: str) -> dict[str, float]
         ratios = _ratios(pairs, PRICE, (OURS, config), length, lambda s: s.answer.tok_s)
         for name, ratio in ratios.items():
             found[name] = min(found.get(name, ratio), ratio)
+    return found
+
+
+def _at_one_price(samples: Iterable[Sample], prices: Callable[[str, str], Prices]) -> dict[str, Target]:
+    """`auto` and the fixed lengths by the batches and draft steps that they took, each at its median cost.
+
+    What the machine did meanwhile does not enter, so this is what the choice of the lengths is worth.
+    """
+    bounds: dict[str, dict[str, list[float]]] = {}
+    for sample in samples:
+        cell = sample.cell
+        if cell.part != PRICE or sample.tool != OURS:
+            continue
+        bound = prices(cell.model, cell.drafter).bound(sample.answer)
+        if bound:
+            bounds.setdefault(_name(cell), {}).setdefault(sample.config, []).append(bound)
+    found = {}
+    for name, config, what in (
+        ("auto_vs_best_fixed_priced", AUTO, "auto with a profile over the best fixed length of each cell"),
+        ("auto_vs_best_fixed_priced_no_profile", AUTO_FRESH, "the same without a profile"),
+    ):
+        ratios = {}
+        for cell_name, configs in bounds.items():
+            best = [median(values) for each, values in configs.items() if each.startswith("k=")]
+            if best and config in configs:
+                ratios[cell_name] = median(configs[config]) / max(best)
+        found[name] = _lowest(ratios, None, f"{what}, every batch and draft step at one price")
     return found
 
 
