@@ -410,6 +410,22 @@ def test_a_failed_evaluation_of_the_target_is_an_error_and_the_engine_goes_on(
     assert finish(engine, [1, 6, 7], max_tokens=25, ignore_eos=True).token_ids == fresh.token_ids
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_damaged_weight_of_the_output_is_an_error(bench: Bench, sign: int, temperature: float) -> None:
+    """One token of many is never a number; a choice looks closely at the largest ones only."""
+    import gguf
+
+    path = gguf_files.random_llama(bench.folder / f"damaged{sign}.gguf", n_vocab=12_000, n_embd=32, n_layer=1)
+    for tensor in gguf.GGUFReader(path, "r+").tensors:
+        if tensor.name == "output.weight":
+            tensor.data[777] = np.copysign(np.float32(np.nan), sign)
+            tensor.data.flush()
+    engine = bench.engine(path)
+    with pytest.raises(DecodeError, match="not a number"):
+        run(engine, [1, 6, 7], sampling=Sampling(temperature=temperature), max_tokens=5)
+
+
 def test_a_failing_draft_is_switched_off_with_its_reason_and_the_text_goes_on(bench: Bench) -> None:
     path = bench.file("llama")
     fresh = finish(bench.engine(path), [1, 6, 7], max_tokens=25, ignore_eos=True)

@@ -143,10 +143,16 @@ def test_gumbel_noise_has_its_distribution_and_span() -> None:
     assert noise.max() < 37.6
 
 
-@given(st.integers(0, 2**32), st.integers(1, 100), st.integers(1, 5000))
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 100),
+    st.integers(1, 30_000),
+    st.sampled_from([0.0, -1.5, -9.0, 9.0]),
+)
 @settings(max_examples=150, deadline=None)
-def test_largest_is_exact(seed: int, k: int, n: int) -> None:
-    row = np.random.default_rng(seed).normal(size=n).astype(np.float32)
+def test_largest_is_exact(seed: int, k: int, n: int, middle: float) -> None:
+    """Around zero and below it too, where the bits of floats are ordered in another way than floats."""
+    row = (np.random.default_rng(seed).normal(size=n) + middle).astype(np.float32)
     expected = sorted(range(n), key=lambda i: (-row[i], i))[:k]
     assert largest(row, min(k, n)).tolist() == expected[: min(k, n)]
 
@@ -263,6 +269,14 @@ def test_one_entry_that_is_no_number_is_an_error(temperature: float, n: int) -> 
     for ask in (sampler.choose, sampler.propose):
         with pytest.raises(DecodeError, match="not a number"):
             ask(row, 0, ())
+
+
+def test_zeros_of_both_signs_are_equal() -> None:
+    row = np.full(20_000, -1.0, dtype=np.float32)
+    row[[900, 12_000, 19_990]] = [-0.0, 0.0, -0.0]
+    assert largest(row, 3).tolist() == [900, 12_000, 19_990]
+    row[5] = 1.0
+    assert largest(row, 4).tolist() == [5, 900, 12_000, 19_990]
 
 
 def test_entries_that_can_never_be_chosen_are_no_error() -> None:
