@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 _EMA, _CLAMP, _DRIFT = 0.1, 0.25, 0.08
+_FIRST = 0.5  # what the first batch of a size that was never timed tells, against what lies around it
 # A batch of n costs at most so many times n single steps, and no less than one; the rest is noise.
 _DEAREST = 1.3
 _CHEAPEST_STEP = 0.005  # target steps
@@ -16,7 +17,8 @@ class Costs:
     """What a round costs, in seconds; refined while it runs.
 
     A deeper context changes the shape of the curve, so each doubling of it keeps its own; one that was never reached
-    before starts from its neighbour's.
+    before starts from its neighbour's. Sizes that were never timed lie on lines between those that were, or go on with
+    the last one's cost of a token, until they are tried.
 
     Args:
         verify: Seconds of a target batch by its number of tokens; must hold 1.
@@ -26,9 +28,10 @@ class Costs:
 
     def __init__(self, verify: dict[int, float], draft_step: float, size: int) -> None:
         self._seconds = _curve(verify, size)
+        self._timed = {n for n in verify if 1 <= n <= size}
         self.draft_step = draft_step
         self._bucket = 0
-        self._others: dict[int, tuple[list[float], float]] = {}
+        self._others: dict[int, tuple[list[float], set[int], float]] = {}
         self._envelope: list[float] = []
         self._rebuild()
 
@@ -59,10 +62,11 @@ class Costs:
         bucket = (depth // _SHALLOW).bit_length()
         if bucket == self._bucket:
             return
-        self._others[self._bucket] = (self._seconds, self.draft_step)
+        here = (self._seconds, self._timed, self.draft_step)
+        self._others[self._bucket] = here
         self._bucket = bucket
-        seconds, self.draft_step = self._others.pop(bucket, (self._seconds, self.draft_step))
-        self._seconds = list(seconds)
+        seconds, timed, self.draft_step = self._others.pop(bucket, here)
+        self._seconds, self._timed = list(seconds), set(timed)
         self._rebuild()
 
     def saw_verify(self, n: int, seconds: float) -> None:
@@ -73,10 +77,15 @@ class Costs:
         """
         if not 1 <= n < len(self._seconds):
             return
-        known = self._seconds[n]
+        known, new = self._seconds[n], n not in self._timed
         step = min(max(seconds / known - 1.0, -_CLAMP), _CLAMP)
+        own = _FIRST if new else _EMA
         for size in range(1, len(self._seconds)):
-            self._seconds[size] *= 1.0 + (_EMA if size == n else _DRIFT) * step
+            self._seconds[size] *= 1.0 + (own if size == n else _DRIFT) * step
+        if new:
+            self._timed.add(n)
+            timed = {size: self._seconds[size] for size in self._timed}
+            self._seconds = _curve(timed, len(self._seconds) - 1)
         self._rebuild()
 
     def saw_draft(self, steps: int, seconds: float) -> None:
@@ -88,14 +97,14 @@ class Costs:
             self.draft_step = max(self.draft_step, _CHEAPEST_STEP * self.plain_step)
 
     def learned(self) -> dict[str, Any]:
-        """Everything, for the profile: by depth, the curve in seconds by batch size and the draft step."""
-        known = self._others | {self._bucket: (self._seconds, self.draft_step)}
+        """Everything, for the profile: by depth, the seconds of each batch size that was timed, and the draft step."""
+        known = self._others | {self._bucket: (self._seconds, self._timed, self.draft_step)}
         return {
             str(bucket): {
-                "verify": {str(n): round(each, 9) for n, each in enumerate(seconds) if n},
+                "verify": {str(n): round(seconds[n], 9) for n in sorted(timed)},
                 "draft_step": draft_step,
             }
-            for bucket, (seconds, draft_step) in sorted(known.items())
+            for bucket, (seconds, timed, draft_step) in sorted(known.items())
         }
 
     @classmethod
@@ -122,7 +131,10 @@ class Costs:
         first = min(known)
         costs = cls(*known.pop(first), size)
         costs._bucket = first
-        costs._others = {bucket: (_curve(verify, size), step) for bucket, (verify, step) in known.items()}
+        costs._others = {
+            bucket: (_curve(verify, size), {n for n in verify if 1 <= n <= size}, step)
+            for bucket, (verify, step) in known.items()
+        }
         return costs
 
     def _rebuild(self) -> None:

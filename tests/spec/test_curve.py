@@ -53,6 +53,33 @@ def test_a_profile_without_the_shallowest_depth() -> None:
     assert costs.plain_step == 0.04
 
 
+def test_the_first_batch_of_a_size_tells_about_its_neighbours_that_were_never_timed() -> None:
+    costs = Costs({1: 1.0, 8: 4.0, 16: 6.0}, 0.0, 32)
+    assert costs.v(24) == pytest.approx(9.0)  # as dear a token as at 16
+    costs.saw_verify(17, 1.2 * 6.375)
+    assert costs.v(17) == pytest.approx(6.375 * 1.1 / 1.016)  # half of what it showed; all drift a little
+    assert costs.v(24) == pytest.approx(costs.v(17) * 24 / 17)
+    assert costs.v(12) == pytest.approx(5.0)  # below it nothing changed
+    costs.saw_verify(12, 1.2 * costs.plain_step * 5.0)
+    assert costs.v(10) == pytest.approx((costs.v(8) + costs.v(12)) / 2)
+    before = costs.v(17)
+    costs.saw_verify(17, 1.2 * costs.plain_step * before)
+    assert costs.v(17) == pytest.approx(before, rel=0.005)  # no longer the first one
+    assert set(costs.learned()["0"]["verify"]) == {"1", "8", "12", "16", "17"}
+    again = Costs.recalled(json.loads(json.dumps(costs.learned())), 32)
+    assert [again.v(n) for n in range(1, 33)] == pytest.approx([costs.v(n) for n in range(1, 33)], rel=0.01)
+
+
+def test_a_size_that_was_tried_at_one_depth_is_new_at_another() -> None:
+    costs = Costs({1: 1.0, 4: 2.0}, 0.0, 8)
+    costs.at(600)
+    costs.saw_verify(8, 5.0)
+    assert set(costs.learned()["1"]["verify"]) == {"1", "4", "8"}
+    costs.at(0)
+    assert set(costs.learned()["0"]["verify"]) == {"1", "4"}
+    assert costs.v(8) == pytest.approx(4.0)
+
+
 @pytest.mark.parametrize(
     "learned",
     [
