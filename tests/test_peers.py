@@ -18,7 +18,7 @@ from localspec.errors import LoadError, LocalspecError, UsageError
 from localspec.spec.events import DraftStatus, Finished, Round, Sampling
 from localspec.spec.stats import Counters
 from scripts.peers import build, models, native, ours, parts, protocol, table, words
-from scripts.peers.answers import GREEDY, PROMPTS, Answer, Asked, Prices, as_ids
+from scripts.peers.answers import GREEDY, PROMPTS, Answer, Asked, Mark, Prices, as_ids, shared
 from scripts.peers.bench import Bench
 from scripts.peers.runner import (
     BARE,
@@ -127,7 +127,9 @@ def test_models_are_made_once_and_never_half(tmp_path: Path, monkeypatch: pytest
 
 
 def test_rates_of_an_answer() -> None:
-    answer = Answer(tokens=41, seconds=4.0, drafted=60, accepted=20, marks=((1, 0.0), (21, 1.0), (41, 4.0)))
+    answer = Answer(
+        tokens=41, seconds=4.0, drafted=60, accepted=20, marks=(Mark(1, 0.0), Mark(21, 1.0), Mark(41, 4.0))
+    )
     assert answer.tok_s == 10
     assert answer.rounds == 20
     assert answer.tokens_per_round == 2
@@ -156,6 +158,21 @@ def test_answers_agree_as_far_as_both_go(
     answers = [Answer(tokens=3, seconds=1.0, **fields) for fields in (one, two)]  # type: ignore[arg-type]
     assert answers[0].agrees(answers[1]) is same
     assert answers[1].agrees(answers[0]) is same
+
+
+def test_answers_are_compared_as_far_as_their_texts_are_the_same() -> None:
+    marks = (Mark(1, 0.5), Mark(5, 1.5, 3, 0), Mark(8, 2.5, 7, 4), Mark(12, 4.5, 10, 4))
+    one = Answer(
+        12, 4.0, drafted=10, accepted=8, lengths={3: 2, 4: 1}, free=4, marks=marks, ids=tuple(range(12))
+    )
+    two = replace(one, ids=(*range(9), 77, 78, 79))
+    cut, other = shared(one, two)
+    assert (cut.tokens, cut.seconds, cut.drafted, cut.accepted, cut.free) == (8, 2.0, 7, 5, 4)
+    assert cut.lengths == {3: 1, 4: 1}
+    assert cut.ids == other.ids == tuple(range(8))
+    assert cut.tok_s == pytest.approx(3.5)
+    assert shared(one, one) == (one, one)
+    assert shared(one, replace(one, ids=())) == (one, replace(one, ids=()))  # a program that tells no ids
 
 
 def test_the_bound_is_the_time_of_drafts_and_batches_alone() -> None:
@@ -196,7 +213,7 @@ def test_lengths_of_rounds_come_from_the_counters() -> None:
     answer = ours.to_answer(rounds, end)
     assert answer.lengths == {3: 2, 0: 1}
     assert (answer.drafted, answer.free) == (6, 3)
-    assert answer.marks == ((1, 0.0), (3, 1.0), (7, 2.0), (8, 3.0))
+    assert answer.marks == ((1, 0.0, 0, 0), (3, 1.0, 3, 0), (7, 2.0, 6, 3), (8, 3.0, 6, 3))
     assert (answer.rounds, answer.tokens_per_round) == (3, pytest.approx(7 / 3))
 
 
@@ -468,6 +485,13 @@ def test_the_lengths_are_compared_at_one_price_too() -> None:
     # auto: 10 * (0.2 + 3 * 0.02); k=3: 16 of these; k=7: 8 * (0.4 + 7 * 0.02).
     assert targets["auto_vs_best_fixed_priced"].figure == pytest.approx((16 * 0.26) / (10 * 0.26))
     assert targets["auto_vs_best_fixed_priced_no_profile"].figure is None
+    assert targets["auto_vs_best_fixed"].figure == pytest.approx(2 / 99)
+    # Another text from the third token on says nothing about the lengths.
+    marks = (Mark(1, 0.0), Mark(2, 0.1), Mark(41, 3.0, 56))
+    other = answer(3.0, marks=marks, ids=(1, 2, *[9] * 39))
+    auto = answer(99.0, marks=marks, ids=(1, 2, *[8] * 39))
+    targets = evaluate(samples_of(CELL, {(OURS, "auto"): auto, (OURS, "k=7"): other}), lambda m, d: prices)
+    assert targets["auto_vs_best_fixed"].figure is None
 
 
 def test_tokens_a_round_are_counted_over_all_answers_of_a_temperature() -> None:
@@ -490,7 +514,9 @@ def test_tokens_a_round_are_counted_over_all_answers_of_a_temperature() -> None:
 def test_long_answers_are_looked_at_whole_and_at_their_beginning() -> None:
     def long(first: float, rest: float) -> Answer:
         seconds = 511 / first + 1488 / rest
-        return Answer(2000, seconds, drafted=9, marks=((1, 0.0), (512, 511 / first), (2000, seconds)))
+        return Answer(
+            2000, seconds, drafted=9, marks=(Mark(1, 0.0), Mark(512, 511 / first), Mark(2000, seconds))
+        )
 
     wrong, good = Cell("long", "padded", "wrong alone", "prose"), Cell("long", "padded", "good", "prose")
     found = samples_of(
@@ -514,7 +540,9 @@ def test_long_answers_are_looked_at_whole_and_at_their_beginning() -> None:
     assert targets["wrong_draft_512_profile_chained"].figure is None
     assert targets["auto_vs_plain_2000"].figure == pytest.approx(1.5)
     assert targets["auto_vs_plain_2000"].met
-    short = [replace(s, answer=replace(s.answer, tokens=160, marks=((1, 0.0), (160, 16.0)))) for s in found]
+    short = [
+        replace(s, answer=replace(s.answer, tokens=160, marks=(Mark(1, 0.0), Mark(160, 16.0)))) for s in found
+    ]
     quick = evaluate(short, no_prices)["wrong_draft_512_no_profile"]
     assert quick.figure == pytest.approx(1.0)
     assert quick.met is None
@@ -522,8 +550,8 @@ def test_long_answers_are_looked_at_whole_and_at_their_beginning() -> None:
 
 
 def test_the_end_of_an_answer_is_compared_with_the_bare_loop() -> None:
-    marks = tuple((count, (count - 1) * 0.1 + max(count - 1800, 0) * 0.1) for count in range(1, 2001))
-    mine = Answer(2000, marks[-1][1], marks=marks)  # 10 tok/s, and 5 over the last 200
+    marks = tuple(Mark(count, (count - 1) * 0.1 + max(count - 1800, 0) * 0.1) for count in range(1, 2001))
+    mine = Answer(2000, marks[-1].seconds, marks=marks)  # 10 tok/s, and 5 over the last 200
     cell = Cell("deep", "small", "", "prose")
     found = samples_of(cell, {(OURS, "plain"): mine, (BARE, "plain"): Answer(200, 199 / 4)})
     assert evaluate(found, no_prices)["deep_speed"].figure == pytest.approx(1.25)

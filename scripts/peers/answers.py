@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from localspec.measure import figures
 from localspec.measure.prompts import BUILT_IN, Prompt
@@ -62,6 +65,15 @@ class Asked:
     ids: tuple[int, ...]
 
 
+class Mark(NamedTuple):
+    """How far an answer was at the end of a round; all counted from its beginning."""
+
+    tokens: int
+    seconds: float
+    drafted: int = 0
+    free: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What one program made of one prompt. Times in seconds, from the first token on."""
@@ -76,8 +88,8 @@ class Answer:
     """Rounds by the number of tokens drafted, where they are known."""
     free: int = 0
     """Of the drafted, those that no model drafted."""
-    marks: Sequence[tuple[int, float]] = ()
-    """Tokens and seconds at the end of each round, where they are known."""
+    marks: Sequence[Mark] = ()
+    """The end of each round, where they are known."""
     ids: tuple[int, ...] = ()
     text: str = ""
     """Where a program does not tell its ids."""
@@ -112,10 +124,35 @@ class Answer:
 
     def part(self, start: int, end: int) -> float:
         """Speed between two numbers of tokens of the answer, in tok/s; 0 where single rounds are not known."""
-        inside = [mark for mark in self.marks if start <= mark[0] <= end]
-        if len(inside) < 2 or inside[-1][1] <= inside[0][1]:
+        inside = [mark for mark in self.marks if start <= mark.tokens <= end]
+        if len(inside) < 2 or inside[-1].seconds <= inside[0].seconds:
             return 0.0
-        return (inside[-1][0] - inside[0][0]) / (inside[-1][1] - inside[0][1])
+        return (inside[-1].tokens - inside[0].tokens) / (inside[-1].seconds - inside[0].seconds)
+
+    def up_to(self, tokens: int) -> Answer:
+        """Its rounds that ended with at most so many tokens; as it is where single rounds are not known."""
+        marks = [mark for mark in self.marks if mark.tokens <= tokens]
+        if not marks or tokens >= self.tokens:
+            return self
+        steps = [(one, two) for one, two in pairwise(marks) if two.tokens > one.tokens]
+        first, last = marks[0], marks[-1]
+        return Answer(
+            tokens=last.tokens,
+            seconds=last.seconds - first.seconds,
+            drafted=last.drafted - first.drafted,
+            accepted=last.tokens - first.tokens - len(steps),
+            lengths=Counter(two.drafted - one.drafted for one, two in steps),
+            free=last.free - first.free,
+            marks=marks,
+            ids=self.ids[: last.tokens],
+        )
+
+
+def shared(one: Answer, two: Answer) -> tuple[Answer, Answer]:
+    """Two answers as far as they hold the same text: an easier text is drafted faster, whoever writes it."""
+    both = enumerate(zip(one.ids, two.ids, strict=False))
+    same = next((at for at, (a, b) in both if a != b), max(one.tokens, two.tokens))
+    return one.up_to(same), two.up_to(same)
 
 
 @dataclass(slots=True)

@@ -15,9 +15,10 @@ from localspec.measure.answers import full_length, load_pair
 from localspec.options import AUTO_N_DRAFT
 from localspec.spec.draft_lookup import FILES, LookupDrafter
 from localspec.spec.events import Finished, Round, Sampling
+from localspec.spec.stats import Stats
 from localspec.worker.process import Worker
 from localspec.worker.protocol import Configure, DraftSpec, Load, MeasureCosts
-from scripts.peers.answers import Answer, Asked, Prices
+from scripts.peers.answers import Answer, Asked, Mark, Prices
 
 LONGEST_FIXED = 16
 _FREE = {LookupDrafter.name, FILES}
@@ -172,8 +173,16 @@ def to_answer(rounds: list[Round], finished: Finished) -> Answer:
         drafted=stats.drafted,
         accepted=stats.accepted,
         lengths=lengths,
-        free=sum(stats.by_source[name].drafted for name in _FREE & stats.by_source.keys()),
-        marks=tuple((one.stats.completion_tokens, one.stats.decode_s) for one in rounds),
+        free=_free(stats),
+        marks=tuple(
+            Mark(one.stats.completion_tokens, one.stats.decode_s, one.stats.drafted, _free(one.stats))
+            for one in rounds
+        ),
         ids=tuple(finished.token_ids),
         text=finished.text,
     )
+
+
+def _free(stats: Stats) -> int:
+    """Tokens that no model drafted."""
+    return sum(source.drafted for name, source in stats.by_source.items() if name in _FREE)

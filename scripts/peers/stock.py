@@ -22,7 +22,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from localspec.errors import LocalspecError
-from scripts.peers.answers import Answer, Asked
+from scripts.peers.answers import Answer, Asked, Mark
 from scripts.peers.native import ENGINE_SPIN, patient
 
 PROMPT_LOOKUP = "prompt lookup"
@@ -113,7 +113,7 @@ class Stock:
             seconds=times[-1] - times[0] if times else 0.0,
             drafted=found.get("drafted", 0),
             accepted=found.get("accepted", 0),
-            marks=tuple((count, at - times[0]) for count, at in enumerate(times, 1)),
+            marks=tuple(Mark(count, at - times[0]) for count, at in enumerate(times, 1)),
             ids=tuple(found.get("ids", ())),
             text=found.get("text", ""),
         )

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from localspec.measure.figures import geometric_mean
-from scripts.peers.answers import Prices
+from scripts.peers.answers import Answer, Prices, shared
 from scripts.peers.native import DEFAULT_LENGTH, simple
 from scripts.peers.protocol import AUTO, AUTO_FRESH, PLAIN, alone, fixed
 from scripts.peers.runner import BARE, NATIVE, OURS, PRICE, SAME_LENGTH, SCREEN, Cell, Sample
 
 Pair = Mapping[tuple[str, str], Sample]
 """The samples of one group and repeat, by tool and configuration."""
+_LEAST_SHARED = 24
+"""Tokens that two answers must have in common to be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,7 @@ def evaluate(samples: Iterable[Sample], prices: Callable[[str, str], Prices]) ->
         "native_ratio_same_k": _mean(
             _same_length(pairs), 0.98, "localspec over llama.cpp at the same draft and fixed length"
         ),
-        "auto_vs_best_fixed": _lowest(
-            _best_fixed(pairs, AUTO), 0.99, "auto with a profile over the best fixed length of each cell"
-        ),
-        "auto_vs_best_fixed_no_profile": _lowest(
-            _best_fixed(pairs, AUTO_FRESH), None, "the same without a profile"
-        ),
-        **_at_one_price(found, prices),
+        **_best_lengths(pairs, prices),
         "auto_vs_plain_2000": _lowest(
             _ratios(pairs, "long", (OURS, AUTO), (OURS, PLAIN), lambda s: s.answer.tok_s, without="wrong"),
             0.97,
@@ -178,42 +174,48 @@ def _same_length(pairs: list[tuple[Cell, Pair]]) -> dict[str, float]:
     return _medians(found)
 
 
-def _best_fixed(pairs: list[tuple[Cell, Pair]], config: str) -> dict[str, float]:
-    """By cell, the ratio to whichever fixed length it loses most to."""
-    lengths = {key for cell, pair in pairs if cell.part == PRICE for key in pair if key[1].startswith("k=")}
-    found: dict[str, float] = {}
-    for length in lengths:
-        ratios = _ratios(pairs, PRICE, (OURS, config), length, lambda s: s.answer.tok_s)
-        for name, ratio in ratios.items():
-            found[name] = min(found.get(name, ratio), ratio)
-    return found
+def _best_lengths(pairs: list[tuple[Cell, Pair]], prices: Callable[[str, str], Prices]) -> dict[str, Target]:
+    """`auto` against the best fixed length: by the clock, and by the batches and draft steps at their median cost.
 
-
-def _at_one_price(samples: Iterable[Sample], prices: Callable[[str, str], Prices]) -> dict[str, Target]:
-    """`auto` and the fixed lengths by the batches and draft steps that they took, each at its median cost.
-
-    What the machine did meanwhile does not enter, so this is what the choice of the lengths is worth.
+    What the machine did meanwhile does not enter into the latter, so it is what the choice of the lengths is worth.
     """
-    bounds: dict[str, dict[str, list[float]]] = {}
-    for sample in samples:
-        cell = sample.cell
-        if cell.part != PRICE or sample.tool != OURS:
+
+    def by_clock(_cell: Cell, answer: Answer) -> float | None:
+        return answer.tok_s
+
+    def by_price(cell: Cell, answer: Answer) -> float | None:
+        return prices(cell.model, cell.drafter).bound(answer)
+
+    said = "over the best fixed length of each cell, as far as both write the same text"
+    priced = f"{said}, every batch and draft step at one price"
+    return {
+        f"auto_vs_best_fixed{name}": _lowest(_best_fixed(pairs, config, value), least, f"{what} {how}")
+        for name, config, value, least, what, how in (
+            ("", AUTO, by_clock, 0.99, "auto with a profile", said),
+            ("_no_profile", AUTO_FRESH, by_clock, None, "auto without a profile", said),
+            ("_priced", AUTO, by_price, None, "auto with a profile", priced),
+            ("_priced_no_profile", AUTO_FRESH, by_price, None, "auto without a profile", priced),
+        )
+    }
+
+
+def _best_fixed(
+    pairs: list[tuple[Cell, Pair]], config: str, value: Callable[[Cell, Answer], float | None]
+) -> dict[str, float]:
+    """By cell, the ratio to whichever fixed length it loses most to; the median over pairs."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for cell, pair in pairs:
+        auto = pair.get((OURS, config))
+        if cell.part != PRICE or auto is None:
             continue
-        bound = prices(cell.model, cell.drafter).bound(sample.answer)
-        if bound:
-            bounds.setdefault(_name(cell), {}).setdefault(sample.config, []).append(bound)
-    found = {}
-    for name, config, what in (
-        ("auto_vs_best_fixed_priced", AUTO, "auto with a profile over the best fixed length of each cell"),
-        ("auto_vs_best_fixed_priced_no_profile", AUTO_FRESH, "the same without a profile"),
-    ):
-        ratios = {}
-        for cell_name, configs in bounds.items():
-            best = [median(values) for each, values in configs.items() if each.startswith("k=")]
-            if best and config in configs:
-                ratios[cell_name] = median(configs[config]) / max(best)
-        found[name] = _lowest(ratios, None, f"{what}, every batch and draft step at one price")
-    return found
+        for (tool, name), sample in pair.items():
+            if tool != OURS or not name.startswith("k="):
+                continue
+            one, two = shared(auto.answer, sample.answer)
+            above, below = value(cell, one), value(cell, two)
+            if min(one.tokens, two.tokens) >= _LEAST_SHARED and above and below:
+                found.setdefault(_name(cell), {}).setdefault(name, []).append(above / below)
+    return {cell: min(median(ratios) for ratios in lengths.values()) for cell, lengths in found.items()}
 
 
 def _defaults(pairs: list[tuple[Cell, Pair]]) -> dict[str, Target]:
