@@ -83,9 +83,8 @@ class Costs:
         for size in range(1, len(self._seconds)):
             self._seconds[size] *= 1.0 + (own if size == n else _DRIFT) * step
         if new:
+            self._fit(n, (1.0 + own * step) / (1.0 + _DRIFT * step))
             self._timed.add(n)
-            timed = {size: self._seconds[size] for size in self._timed}
-            self._seconds = _curve(timed, len(self._seconds) - 1)
         self._rebuild()
 
     def saw_draft(self, steps: int, seconds: float) -> None:
@@ -136,6 +135,22 @@ class Costs:
             for bucket, (verify, step) in known.items()
         }
         return costs
+
+    def _fit(self, n: int, change: float) -> None:
+        """Bring the sizes around n that were never timed in line with it.
+
+        Args:
+            n: Timed for the first time.
+            change: Its price over what it would be had it gone along with the others.
+        """
+        below = max(size for size in self._timed if size < n)
+        above = min((size for size in self._timed if size > n), default=None)
+        ends = {size: self._seconds[size] for size in (below, n, above) if size is not None}
+        for size in range(below + 1, above or len(self._seconds)):
+            if above is not None or size < n:
+                self._seconds[size] = _interpolate(ends, size)
+            elif size > n:
+                self._seconds[size] *= change
 
     def _rebuild(self) -> None:
         envelope = [0.0] * len(self._seconds)
