@@ -130,10 +130,9 @@ class Costs:
         first = min(known)
         costs = cls(*known.pop(first), size)
         costs._bucket = first
-        costs._others = {
-            bucket: (_curve(verify, size), {n for n in verify if 1 <= n <= size}, step)
-            for bucket, (verify, step) in known.items()
-        }
+        for depth, prices in known.items():
+            other = cls(*prices, size)
+            costs._others[depth] = (other._seconds, other._timed, other.draft_step)
         return costs
 
     def _fit(self, n: int, change: float) -> None:
